@@ -1,0 +1,228 @@
+"""The seam between the algorithm and a runtime: protocols, load options, discovery.
+
+A runtime turns tokens into logits and can forget; everything else is the algorithm's. Backends are
+found by name in the entry-point group ``specx.backends``, so that a third party's backend comes in
+by the same door as ours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from importlib.metadata import entry_points
+from types import TracebackType
+from typing import Literal, Protocol, TypeAlias, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from specx.errors import BackendError, OptionError
+
+__all__ = [
+    "BackendFactory",
+    "Clock",
+    "LoadOptions",
+    "LogitsBackend",
+    "Rollback",
+    "Tokenizer",
+    "get_backend",
+    "installed_backends",
+    "reject_unsupported",
+]
+
+GROUP = "specx.backends"
+
+Clock: TypeAlias = Callable[[], float]
+"""Seconds from an arbitrary start; `time.perf_counter`, or the toy backend's virtual clock."""
+
+Rollback: TypeAlias = Literal["native", "checkpoint", "none"]
+"""How a loaded model forgets: at any position for free; back to a snapshot; or not at all."""
+
+
+class Tokenizer(Protocol):
+    """Text to ids and back. Only the verifier's encodes and decodes a run's text."""
+
+    eog_ids: frozenset[int]
+    """Ids that end a generation (end of text, end of turn)."""
+    padding_ids: NDArray[np.intp]
+    """Ids within the logits' width that have no token behind them; sorted."""
+    bos_id: int | None
+    eos_id: int | None
+    chat_template: str | None
+    """Source of the model's own jinja2 template: untrusted data."""
+
+    def encode(self, text: str, *, add_special: bool, parse_special: bool) -> list[int]:
+        """Ids of `text`; `add_special` adds what the model puts around a text (BOS),
+        `parse_special` reads control tokens written in the text.
+        """
+
+    def token_bytes(self, token: int) -> bytes:
+        """The bytes that `token` adds to a text; empty for control and padding ids."""
+
+    def token_text(self, token: int) -> str:
+        """A printable name, control tokens included (``<|im_end|>``); empty for padding ids."""
+
+
+class LogitsBackend(Protocol):
+    """A loaded model with one growing sequence.
+
+    Positions are absolute. After any `forward` and `truncate`, the next logits are those of a fresh
+    run over the same tokens (up to the runtime's floating point; the contract suite measures it).
+    """
+
+    name: str
+    """The backend's name and the model's, for messages: ``llamacpp:file.gguf``."""
+    n_vocab: int
+    """Width of a row of logits."""
+    n_ctx: int
+    """Positions the KV cache can hold."""
+    rollback: Rollback
+    """What `truncate` can do, found by probing the loaded model."""
+    tokenizer: Tokenizer
+    clock: Clock
+    """What this model's time is measured with."""
+
+    @property
+    def n_past(self) -> int:
+        """Tokens that the KV cache holds."""
+
+    def forward(self, tokens: Sequence[int], n_logits: int = 1) -> NDArray[np.float32]:
+        """Append `tokens` after `n_past`; return the logits of the last `n_logits` of them.
+
+        Returns a fresh array of shape (n_logits, n_vocab) that the caller owns. ``n_logits=0`` is
+        prefill and returns shape (0, n_vocab). More tokens than a batch are fed in chunks.
+
+        Raises
+        ------
+        ContextError
+            If ``n_past + len(tokens) > n_ctx``; nothing was fed then.
+        BackendError
+            If the runtime failed, a token is out of range, or ``n_logits > len(tokens)``.
+        """
+
+    def truncate(self, n_past: int) -> None:
+        """Forget everything from absolute position `n_past` on; a no-op at ``self.n_past``.
+
+        Raises
+        ------
+        BackendError
+            If `n_past` lies outside ``[0, self.n_past]``, before the last checkpoint where that
+            matters, or the runtime could not forget.
+        """
+
+    def checkpoint(self) -> None:
+        """From now on `truncate` can return to any position from ``self.n_past`` on.
+
+        Free where rollback is native; a snapshot where it is not.
+        """
+
+    def describe(self) -> dict[str, object]:
+        """What is loaded (JSON values): file, sha256, size in bytes, quantisation, device, threads,
+        versions.
+        """
+
+    def close(self) -> None:
+        """Free the model; safe to call twice."""
+
+    def __enter__(self) -> LogitsBackend: ...
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None: ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoadOptions:
+    """How to load a model; None leaves the choice to the backend.
+
+    An option that is set and that a backend cannot honour is an error, never ignored.
+    """
+
+    n_ctx: int | None = None
+    """Positions in the KV cache. By default min(trained length, max(4096, `need_ctx`))."""
+    n_batch: int | None = None
+    """Most tokens fed to the runtime in one call."""
+    n_gpu_layers: int | None = None
+    """Layers to offload; -1 for all, 0 for none."""
+    threads: int | None = None
+    cache_type_k: str | None = None
+    """Element type of the cached keys, such as ``f16`` or ``q8_0``."""
+    cache_type_v: str | None = None
+    dtype: str | None = None
+    device: str | None = None
+    offline: bool | None = None
+    """True forbids the network."""
+    verbose: bool = False
+    """Let the runtime's own log through to standard error."""
+    need_ctx: Callable[[Tokenizer], int] | None = None
+    """Asked once the tokenizer is known: positions that the run will need at most."""
+    progress: Callable[[float], None] | None = None
+    """Called with the share of the model that is loaded, 0 to 1."""
+
+
+NOT_CHOICES = frozenset({"verbose", "need_ctx", "progress"})
+"""Fields that any backend may pass over without changing what was asked for."""
+
+
+@runtime_checkable
+class BackendFactory(Protocol):
+    """What an entry point names: loads models and says what it runs on."""
+
+    name: str
+    options: frozenset[str]
+    """Names of the `LoadOptions` fields that this backend honours."""
+
+    def load(self, model: str, options: LoadOptions) -> LogitsBackend:
+        """Load `model` (a path or a name that this backend knows)."""
+
+    def about(self) -> Mapping[str, object]:
+        """Versions, build flags and devices; loads no model.
+
+        Raises
+        ------
+        BackendError
+            If the runtime's library is missing; the message holds the install line.
+        """
+
+
+def set_options(options: LoadOptions) -> list[str]:
+    """Names of the fields that were set to something a backend must honour."""
+    names = (field.name for field in fields(options))
+    return [n for n in names if n not in NOT_CHOICES and getattr(options, n) is not None]
+
+
+def reject_unsupported(factory: BackendFactory, options: LoadOptions) -> None:
+    """Raise OptionError if `options` sets what `factory` does not honour."""
+    refused = [name for name in set_options(options) if name not in factory.options]
+    if refused:
+        raise OptionError(
+            f"backend '{factory.name}' cannot honour {', '.join(refused)}; "
+            f"it honours {', '.join(sorted(factory.options)) or 'no options'}"
+        )
+
+
+def installed_backends() -> list[str]:
+    """Names of the backends that are registered, sorted."""
+    return sorted({entry.name for entry in entry_points(group=GROUP)})
+
+
+def get_backend(name: str) -> BackendFactory:
+    """The backend factory registered under `name`.
+
+    Raises
+    ------
+    BackendError
+        If no such backend is registered, or the object registered is not a factory.
+    """
+    found = [entry for entry in entry_points(group=GROUP) if entry.name == name]
+    if not found:
+        raise BackendError(
+            f"unknown backend '{name}'; installed: {', '.join(installed_backends()) or 'none'}"
+        )
+    factory = found[0].load()
+    if not isinstance(factory, BackendFactory):
+        raise BackendError(f"backend '{name}' ({found[0].value}) is not a backend factory")
+    return factory

@@ -1,0 +1,74 @@
+"""The command line: one file a command, each parses, calls and prints."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from collections.abc import Sequence
+
+import click
+
+from specx.cli.about import print_version
+from specx.cli.run import run
+from specx.errors import SpecxError
+
+__all__ = ["cli", "main"]
+
+USAGE, INTERRUPTED, PIPE_CLOSED = 2, 130, 141
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.option(
+    "--version",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=print_version,
+    help="Show the versions of specx and its runtimes, and the devices they see.",
+)
+def cli() -> None:
+    """Speculative decoding that does not change the output.
+
+    A small draft model proposes tokens, the verifier checks them in one pass, and what comes out
+    follows the verifier's own distribution exactly.
+    """
+
+
+cli.add_command(run)
+
+
+def main(args: Sequence[str] | None = None) -> None:
+    """Run the command line and exit: 0 done, 2 bad input, 130 interrupted."""
+    warnings.showwarning = _show_warning
+    sys.exit(_exit_code(args))
+
+
+def _exit_code(args: Sequence[str] | None) -> int:
+    try:
+        code = cli.main(args, prog_name="specx", standalone_mode=False)
+    except click.exceptions.NoArgsIsHelpError as error:
+        click.echo(error.format_message())
+        return USAGE
+    except click.ClickException as error:
+        return _complain(error.format_message())
+    except SpecxError as error:
+        return _complain(str(error))
+    except (KeyboardInterrupt, click.Abort):
+        click.echo("specx: interrupted", err=True)
+        return INTERRUPTED
+    except BrokenPipeError:
+        # Whoever read us has left. Nothing may be flushed into the closed pipe at exit.
+        sys.stdout = None  # type: ignore[assignment]
+        return PIPE_CLOSED
+    except OSError as error:
+        return _complain(f"cannot write the output: {error.strerror or error}")
+    return code if isinstance(code, int) else 0
+
+
+def _complain(message: str) -> int:
+    click.echo(f"specx: {' '.join(message.split())}", err=True)
+    return USAGE
+
+
+def _show_warning(message: Warning | str, *_: object, **__: object) -> None:
+    click.echo(f"specx: warning: {message}", err=True)

@@ -1,0 +1,122 @@
+"""From command-line options to loaded models."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from specx import Pair
+from specx.backend import BackendFactory, LoadOptions, LogitsBackend, Tokenizer, get_backend
+from specx.cli.progress import Progress
+from specx.errors import OptionError
+from specx.memory import Planned, check_fits
+from specx.uncached import Uncached
+
+__all__ = ["Side", "load_pair", "plan_sides"]
+
+FIELDS = {
+    "n_ctx": "-c",
+    "n_batch": "-b",
+    "n_gpu_layers": "-ngl",
+    "threads": "-t",
+    "cache_type_k": "-ctk",
+    "cache_type_v": "-ctv",
+}
+"""Load options that the command line sets, and their flags; the suffix d is the drafter's."""
+
+
+@dataclass(frozen=True)
+class Side:
+    """One of the two models, as asked for on the command line."""
+
+    role: str
+    model: str
+    factory: BackendFactory
+    options: dict[str, Any]
+
+
+def plan_sides(
+    model: str,
+    drafter: str | None,
+    backend: str,
+    draft_backend: str | None,
+    given: Mapping[str, Any],
+) -> list[Side]:
+    """The sides to load, the verifier first.
+
+    An option without suffix goes to every side whose backend can honour it.
+
+    Raises
+    ------
+    OptionError
+        If no side can honour an option.
+    """
+    sides = [Side("verifier", model, get_backend(backend), {})]
+    if drafter is not None:
+        sides.append(Side("drafter", drafter, get_backend(draft_backend or backend), {}))
+    for field, flag in FIELDS.items():
+        if given[field] is not None:
+            _give(sides, field, flag, given[field])
+        if given[f"{field}_draft"] is not None:
+            _give(sides[1:], field, f"{flag}d", given[f"{field}_draft"])
+    return sides
+
+
+def _give(sides: list[Side], field: str, flag: str, value: Any) -> None:
+    takers = [side for side in sides if field in side.factory.options]
+    if not takers:
+        names = ", ".join(dict.fromkeys(side.factory.name for side in sides))
+        raise OptionError(
+            f"option {flag} {value} has no taker: "
+            + (f"backend {names} cannot honour it" if names else "there is no drafter")
+        )
+    for side in takers:
+        side.options[field] = value
+
+
+def load_pair(
+    sides: list[Side],
+    need_ctx: Callable[[Tokenizer], int],
+    *,
+    verbose: bool,
+    cached: bool,
+    progress: Progress,
+) -> Pair:
+    """Load the sides; on a failure nothing stays loaded.
+
+    Raises
+    ------
+    ContextError
+        If the caches cannot fit into memory: said before anything is loaded.
+    """
+    check_fits([_planned(side) for side in sides if _fills_memory_at_once(side.factory)])
+    with ExitStack() as stack:
+        models: list[LogitsBackend] = []
+        for side in sides:
+            with progress.task(f"loading {side.role}", 1.0) as report:
+                options = LoadOptions(
+                    **side.options, verbose=verbose, need_ctx=need_ctx, progress=report
+                )
+                model = stack.enter_context(side.factory.load(side.model, options))
+            models.append(model if cached else Uncached(model))
+        pair = Pair(*models)
+        stack.pop_all()
+        return pair
+
+
+def _fills_memory_at_once(factory: BackendFactory) -> bool:
+    """Whether the whole KV cache is written at load, into this machine's memory."""
+    return "cache_type_k" in factory.options and not factory.about().get("gpu_offload")
+
+
+def _planned(side: Side) -> Planned:
+    options = side.options
+    return Planned(
+        Path(side.model),
+        options.get("n_ctx"),
+        options.get("cache_type_k"),
+        options.get("cache_type_v"),
+    )

@@ -1,0 +1,131 @@
+"""What a run looks like: text with its tokens' origin, and the footer."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, TextIO
+
+import click
+
+from specx.decoding import Round
+from specx.stats import Tally
+
+__all__ = ["Writer", "footer", "legend", "wants_styles"]
+
+ORIGINS: dict[str, dict[str, Any]] = {
+    "accepted": {},
+    "correction": {"underline": True, "fg": "yellow"},
+    "bonus": {"bold": True, "fg": "cyan"},
+}
+"""How a token's origin looks: an attribute each, and a colour only on top of it."""
+
+CONTROLS = {code: chr(0x2400 + code) for code in range(32) if chr(code) not in "\n\t"}
+CONTROLS |= {127: "\u2421"} | dict.fromkeys(range(0x80, 0xA0), "\ufffd")
+"""Control characters as visible ones: a model's text must not steer the terminal."""
+
+
+def wants_styles(color: str, stream: TextIO) -> bool:
+    """Whether to mark origins in `stream`."""
+    if color != "auto":
+        return color == "on"
+    return stream.isatty() and os.environ.get("TERM") != "dumb"
+
+
+@dataclass
+class Writer:
+    """Writes a generation's text to standard output, as it comes or at its end."""
+
+    styled: bool
+    stream: bool
+
+    def __post_init__(self) -> None:
+        self.written: list[str] = []
+        self._terminal = sys.stdout.isatty()
+
+    def round(self, done: Round) -> None:
+        """Write what a round made certain."""
+        last = done.verdict.n_accepted
+        origin = "bonus" if last == len(done.draft.ids) else "correction"
+        if not done.draft.ids:
+            origin = "accepted"  # nothing was proposed: an ordinary token
+        for place, piece in enumerate(done.pieces):
+            self.write(piece, "accepted" if place < last else origin)
+
+    def write(self, piece: str, origin: str = "accepted") -> None:
+        """Write one piece of text, marked with its origin where that is wanted."""
+        self.written.append(piece)
+        if not self.stream or not piece:
+            return
+        shown = piece.translate(CONTROLS) if self._terminal else piece
+        click.echo(self._styled(shown, origin), nl=False, color=self.styled)
+
+    def end(self) -> None:
+        """Write what was held back, and close the last line."""
+        if not self.stream:
+            whole = "".join(self.written)
+            click.echo(whole.translate(CONTROLS) if self._terminal else whole, nl=False)
+        if self._terminal or not "".join(self.written[-1:]).endswith("\n"):
+            click.echo()
+
+    def _styled(self, text: str, origin: str) -> str:
+        return click.style(text, **_look(origin)) if self.styled and ORIGINS[origin] else text
+
+
+def _look(origin: str) -> dict[str, Any]:
+    look = dict(ORIGINS[origin])
+    if os.environ.get("NO_COLOR"):
+        look.pop("fg", None)
+    return look
+
+
+def legend(styled: bool) -> str:
+    """Names the marks of origins."""
+    if not styled:
+        return ""
+    return "tokens: " + "  ".join(click.style(name, **_look(name)) for name in ORIGINS)
+
+
+def footer(result: Mapping[str, Any], tally: Tally, n_prompt: int) -> list[str]:
+    """The lines that close a run; `result` is what ``--json`` would print."""
+    settings = result["settings"]
+    lines = [
+        f"seed {settings['seed']}  template {settings['template']}  stopped by {_reason(result)}",
+        f"{tally.n_tokens} tokens at {_rate(tally.n_tokens, tally.total)}"
+        f"  prompt {n_prompt} tokens at {_rate(n_prompt - 1, result['prefill_s'])}",
+    ]
+    if "drafter" in result["models"]:
+        lines.append(
+            f"alpha {_number(tally.alpha)} (accepted {tally.accepted} of {tally.tested} tested)"
+            f"  kept {_number(tally.kept)} (of {tally.proposed} proposed)"
+            f"  tau {_number(tally.tau)} tokens a verifier pass"
+        )
+    return [*lines, _shares(result["time"])]
+
+
+def _shares(time: Mapping[str, float]) -> str:
+    total = time["total"]
+    parts = [name for name in time if name != "total"]
+    shares = "  ".join(f"{name} {time[name] / total:.1%}" for name in parts) if total else "-"
+    return f"time {total:.2f} s: {shares}"
+
+
+def _reason(result: Mapping[str, Any]) -> str:
+    words = {
+        "eos": "the end token",
+        "stop": "a stop string",
+        "length": f"the length limit (-n {result['settings']['predict']})",
+        "context": "a full context (raise -c for more)",
+        "interrupted": "you",
+    }
+    return words[result["stop_reason"]]
+
+
+def _rate(count: int, seconds: float) -> str:
+    return f"{count / seconds:.1f} tok/s" if seconds > 0 and count > 0 else "- tok/s"
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.2f}"

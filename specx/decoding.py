@@ -1,0 +1,220 @@
+"""The round loop of speculative decoding, and plain decoding beside it.
+
+Invariant of both: between rounds the caches hold at most ``tokens[:-1]``; the last token is always
+still to be fed. A cache that kept more would hold a rejected token's key and value in the place of
+its correction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from specx.acceptance import Block, Rule, Verdict, verify
+from specx.backend import Clock, LogitsBackend, Tokenizer
+from specx.drafting import Draft, Drafter
+from specx.errors import ContextError
+from specx.sampling import Distribution, LogitsReader
+from specx.streams import Streams
+from specx.text import TextStream
+
+__all__ = ["Round", "Stop", "StopReason", "Times", "autoregress", "prefill", "speculate"]
+
+StopReason: TypeAlias = Literal["eos", "stop", "length", "context", "interrupted"]
+
+
+@dataclass
+class Times:
+    """Seconds that a round spent in each part; what is left of its time is text and terminal."""
+
+    draft: float = 0.0
+    verify: float = 0.0
+    core: float = 0.0
+    """The sampling transform on both sides, and the rule."""
+    rollback: float = 0.0
+
+
+@dataclass(frozen=True)
+class Round:
+    """One verifier pass: what was proposed, what the rule made of it, what came out."""
+
+    length: int
+    """Tokens of the text, prompt included, when the round began."""
+    draft: Draft
+    target: list[Distribution]
+    verdict: Verdict
+    emitted: list[int]
+    """Tokens added to the text: fewer than were decided where a stop cut them."""
+    pieces: list[str]
+    """Text that became certain with each emitted token."""
+    times: Times
+
+
+class Stop:
+    """Decides token by token where a generation ends, and turns its tokens into text.
+
+    Parameters
+    ----------
+    limit
+        Most tokens to emit.
+    stops
+        Strings before which the text ends.
+    ignore_eos
+        True treats end tokens as ordinary ones.
+    """
+
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        limit: int,
+        *,
+        stops: Sequence[str] = (),
+        ignore_eos: bool = False,
+    ) -> None:
+        self.remaining = limit
+        self.reason: StopReason | None = None if limit > 0 else "length"
+        self._tokenizer = tokenizer
+        self._text = TextStream(stops)
+        self._eog_ids = frozenset[int]() if ignore_eos else tokenizer.eog_ids
+
+    def cut(self, tokens: Sequence[int]) -> tuple[list[int], list[str]]:
+        """The tokens up to the first stop, and the text that each made certain.
+
+        An end token is not among them; the token that completes a stop string is.
+        """
+        emitted: list[int] = []
+        pieces: list[str] = []
+        for token in tokens:
+            if token in self._eog_ids:
+                self.reason = "eos"
+                break
+            emitted.append(token)
+            pieces.append(self._text.push(self._tokenizer.token_bytes(token)))
+            self.remaining -= 1
+            if self._text.stopped or not self.remaining:
+                self.reason = "stop" if self._text.stopped else "length"
+                break
+        return emitted, pieces
+
+    def finish(self) -> str:
+        """Text still held back, once nothing more will come."""
+        return self._text.finish()
+
+
+class _Stopwatch:
+    """Seconds since it was last asked."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._last = clock()
+
+    def lap(self) -> float:
+        before, self._last = self._last, self._clock()
+        return self._last - before
+
+
+def prefill(
+    model: LogitsBackend, tokens: Sequence[int], size: int, report: Callable[[int], None]
+) -> None:
+    """Feed all of a prompt but its last token, `size` tokens at a time.
+
+    Parameters
+    ----------
+    report
+        Called with the number of tokens that the model holds, after each slice.
+
+    Raises
+    ------
+    ContextError
+        If the context cannot hold the prompt; nothing was fed then.
+    """
+    if len(tokens) > model.n_ctx:
+        raise ContextError(
+            f"the prompt has {len(tokens)} tokens and the context of {model.name} holds "
+            f"{model.n_ctx}; shorten the prompt or raise -c"
+        )
+    for start in range(model.n_past, len(tokens) - 1, size):
+        end = min(start + size, len(tokens) - 1)
+        model.forward(tokens[start:end], n_logits=0)
+        report(end)
+
+
+def speculate(
+    verifier: LogitsBackend,
+    drafter: Drafter,
+    tokens: list[int],
+    *,
+    reader: LogitsReader,
+    rule: Rule,
+    gamma: int,
+    streams: Streams,
+    stop: Stop,
+    clock: Clock | None = None,
+) -> Iterator[Round]:
+    """Speculative decoding: the emitted tokens follow the verifier's law, whatever the drafter.
+
+    Leviathan et al. 2023 (arXiv 2211.17192), Chen et al. 2023 (arXiv 2302.01318).
+
+    Parameters
+    ----------
+    tokens
+        The text so far, at least one token; grows in place.
+    reader
+        How the verifier's logits become distributions.
+    gamma
+        Most tokens to propose in a round; fewer where length or a context allows no more.
+    stop
+        Ends the generation; its `reason` says why.
+    """
+    while _has_room(verifier, tokens, stop):
+        times, watch, length = Times(), _Stopwatch(clock or verifier.clock), len(tokens)
+        room = min(verifier.n_ctx - length, drafter.n_ctx - length + 1)
+        limit = max(0, min(gamma, room, stop.remaining - 1))
+        draft = drafter.propose(tokens, limit, streams.drafting(length))
+        times.draft = watch.lap() - draft.core_seconds
+        verifier.checkpoint()
+        fed = [*tokens[verifier.n_past :], *draft.ids]
+        rows = verifier.forward(fed, n_logits=len(draft.ids) + 1)
+        times.verify = watch.lap()
+        target = reader.read(rows, length)
+        block = Block(target, draft.distributions, draft.ids)
+        uniforms = streams.accepting(length).random(len(draft.ids))
+        verdict = verify(rule, block, uniforms, streams.emitting(length).random())
+        times.core = watch.lap() + draft.core_seconds
+        emitted, pieces = stop.cut([*draft.ids[: verdict.n_accepted], verdict.token])
+        tokens += emitted
+        watch.lap()
+        for side in (verifier, drafter):
+            side.truncate(min(side.n_past, len(tokens) - 1))
+        times.rollback = watch.lap()
+        yield Round(length, draft, target, verdict, emitted, pieces, times)
+
+
+def autoregress(
+    verifier: LogitsBackend,
+    tokens: list[int],
+    *,
+    reader: LogitsReader,
+    streams: Streams,
+    stop: Stop,
+    clock: Clock | None = None,
+) -> Iterator[Round]:
+    """Plain decoding, one token a pass: the oracle of `speculate` and its baseline."""
+    while _has_room(verifier, tokens, stop):
+        times, watch, length = Times(), _Stopwatch(clock or verifier.clock), len(tokens)
+        rows = verifier.forward(tokens[verifier.n_past :])
+        times.verify = watch.lap()
+        target = reader.read(rows, length)
+        token = target[0].draw(streams.emitting(length).random())
+        times.core = watch.lap()
+        emitted, pieces = stop.cut([token])
+        tokens += emitted
+        yield Round(length, Draft(), target, Verdict(0, token), emitted, pieces, times)
+
+
+def _has_room(verifier: LogitsBackend, tokens: Sequence[int], stop: Stop) -> bool:
+    """Whether another round is to be run; a full context is an orderly stop."""
+    if stop.reason is None and len(tokens) > verifier.n_ctx:
+        stop.reason = "context"
+    return stop.reason is None

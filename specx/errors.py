@@ -1,0 +1,54 @@
+"""Everything specx raises on purpose.
+
+SpecxError                  one line that names the value and the remedy; exit code 2
+├── UsageError              the caller's input: an option, a prompt, a file that cannot be written
+├── ModelError              a model that is missing, damaged, or not what it is said to be
+│   ├── VocabularyError     drafter and verifier do not share a vocabulary
+│   └── LogitsError         the model returned NaN or nothing but -inf
+├── BackendError            a runtime that is unknown, not installed, or that failed
+│   └── OptionError         an option this runtime cannot honour
+└── ContextError            the context or the memory is too small for what was asked
+"""
+
+__all__ = [
+    "BackendError",
+    "ContextError",
+    "LogitsError",
+    "ModelError",
+    "OptionError",
+    "SpecxError",
+    "UsageError",
+    "VocabularyError",
+]
+
+
+class SpecxError(Exception):
+    """Base of all errors that specx raises on purpose."""
+
+
+class UsageError(SpecxError):
+    """The caller's input cannot be used as it is."""
+
+
+class ModelError(SpecxError):
+    """A model is missing, damaged, or not what it is said to be."""
+
+
+class VocabularyError(ModelError):
+    """Drafter and verifier do not share a vocabulary."""
+
+
+class LogitsError(ModelError):
+    """A model returned logits from which no distribution follows."""
+
+
+class BackendError(SpecxError):
+    """A runtime is unknown, not installed, or failed."""
+
+
+class OptionError(BackendError):
+    """A runtime was given an option that it cannot honour."""
+
+
+class ContextError(SpecxError):
+    """The context or the memory is too small for what was asked."""

@@ -1,0 +1,63 @@
+"""What a run comes to: counts, rates and times, in the words of the field."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from specx.decoding import Round, Times
+
+__all__ = ["Tally"]
+
+
+@dataclass
+class Tally:
+    """Sums over the rounds of one generation.
+
+    A round that a stop cut counts as the rule decided it; `n_tokens` counts what was emitted.
+    """
+
+    rounds: int = 0
+    proposed: int = 0
+    tested: int = 0
+    """Drafted tokens whose fate was decided: min(n_accepted + 1, proposed) a round."""
+    accepted: int = 0
+    n_tokens: int = 0
+    times: Times = field(default_factory=Times)
+    total: float = 0.0
+    """Seconds of decoding, prefill not included; set by who runs the loop."""
+
+    def add(self, done: Round) -> None:
+        """Count one round."""
+        proposed = len(done.draft.ids)
+        self.rounds += 1
+        self.proposed += proposed
+        self.tested += min(done.verdict.n_accepted + 1, proposed)
+        self.accepted += done.verdict.n_accepted
+        self.n_tokens += len(done.emitted)
+        for part, seconds in vars(done.times).items():
+            setattr(self.times, part, getattr(self.times, part) + seconds)
+
+    @property
+    def alpha(self) -> float | None:
+        """Acceptance rate: accepted / tested; None when nothing was tested."""
+        return self.accepted / self.tested if self.tested else None
+
+    @property
+    def kept(self) -> float | None:
+        """Accepted / proposed; None when nothing was proposed."""
+        return self.accepted / self.proposed if self.proposed else None
+
+    @property
+    def tau(self) -> float | None:
+        """Tokens decided a verifier pass, 1 + accepted / rounds; None without a round."""
+        return 1 + self.accepted / self.rounds if self.rounds else None
+
+    @property
+    def tok_s(self) -> float | None:
+        """Emitted tokens a second of decoding; None when no time passed."""
+        return self.n_tokens / self.total if self.total > 0 else None
+
+    def time(self) -> dict[str, float]:
+        """Seconds by part; `other` is text, terminal and what lies between."""
+        parts = dict(vars(self.times))
+        return {**parts, "other": self.total - sum(parts.values()), "total": self.total}
