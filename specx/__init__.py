@@ -2,7 +2,7 @@
 
 from importlib.metadata import version
 
-from specx.acceptance import RULES, Block, Rule, Verdict, verify
+from specx.acceptance import RULES, Block, Rule, Verdict
 from specx.backend import LoadOptions, LogitsBackend, Tokenizer, get_backend, installed_backends
 from specx.decoding import Round, Stop
 from specx.errors import SpecxError
@@ -32,5 +32,4 @@ __all__ = [
     "distribution",
     "get_backend",
     "installed_backends",
-    "verify",
 ]

@@ -1,7 +1,7 @@
 """Which drafted tokens survive, and what follows them: pure functions of arrays and uniforms.
 
 A rule says, before any random number is drawn, with what chance each drafted token passes its test
-and what is drawn after the survivors. `verify` adds the uniforms. The same functions run on float64
+and what is drawn after the survivors. `decide` adds the uniforms. The same functions run on float64
 and on arrays of `fractions.Fraction`, so what the tests enumerate is what the loop calls.
 """
 
@@ -17,7 +17,17 @@ from numpy.typing import NDArray
 from specx.errors import UsageError
 from specx.sampling import Distribution, Numbers
 
-__all__ = ["RULES", "Block", "Rule", "TokenRule", "Verdict", "residual", "verify"]
+__all__ = [
+    "RULES",
+    "Block",
+    "BlockRule",
+    "MatchRule",
+    "Rule",
+    "TokenRule",
+    "Verdict",
+    "decide",
+    "residual",
+]
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,6 +102,9 @@ class Rule(Protocol):
     def after(self, block: Block, n: int) -> Distribution:
         """What the token after `n` < g accepted ones is drawn from."""
 
+    def expected(self, block: Block) -> Any:
+        """A number whose mean over drafts is the mean of n_accepted: no noise but the draft's."""
+
 
 class TokenRule:
     """Token by token, up to the first rejection.
@@ -108,13 +121,76 @@ class TokenRule:
         return np.minimum(target, draft) / draft  # min(1, P/Q) without overflow
 
     def n_accepted(self, passed: NDArray[np.bool_]) -> int:
-        return int(np.logical_and.accumulate(passed).sum())
+        return _before_first_failure(passed)
 
     def after(self, block: Block, n: int) -> Distribution:
         return residual(block.target[n], block.draft[n])
 
+    def expected(self, block: Block) -> Any:
+        return np.cumprod(self.acceptance(block)).sum()
 
-RULES: dict[str, Rule] = {rule.name: rule for rule in (TokenRule(),)}
+
+class BlockRule:
+    """The block as a whole: a good later token can carry a poor earlier one.
+
+    Never accepts fewer tokens in expectation than `TokenRule`. Sun et al. 2025, arXiv 2403.10444,
+    algorithm 2.
+    """
+
+    name = "block"
+
+    def acceptance(self, block: Block) -> Numbers:
+        carried = self._carried(block)
+        chances = carried[1:]
+        for i in range(1, len(block.tokens)):
+            left = _excess(block.target[i], block.draft[i], carried[i]).sum()
+            lost = 1 - carried[i]
+            chances[i - 1] = left / (left + lost) if left + lost > 0 else 1
+        return np.array(chances, dtype=block.target_probs().dtype)
+
+    def n_accepted(self, passed: NDArray[np.bool_]) -> int:
+        """The longest prefix whose test passed; an earlier failure does not end the scan."""
+        return int(np.flatnonzero(passed)[-1]) + 1 if passed.any() else 0
+
+    def after(self, block: Block, n: int) -> Distribution:
+        return residual(block.target[n], block.draft[n], self._carried(block)[n])
+
+    def expected(self, block: Block) -> Any:
+        return sum(self._carried(block)[1:])
+
+    def _carried(self, block: Block) -> list[Any]:
+        """p_0 = 1, then p_i = min(1, p_(i-1) P(x_i) / Q(x_i)): g + 1 numbers."""
+        carried: list[Any] = [1]
+        for target, draft in zip(block.target_probs(), block.draft_probs(), strict=True):
+            reached = carried[-1] * target
+            carried.append(reached / draft if reached < draft else 1)
+        return carried
+
+
+class MatchRule:
+    """The verifier draws for itself, and the draft stays while it says the same.
+
+    What llama.cpp's server and mlx-lm do; here for comparison. A draft x stays with probability
+    P(x), and the token after it is drawn from P without x, which is the same law.
+    """
+
+    name = "match"
+
+    def acceptance(self, block: Block) -> Numbers:
+        return block.target_probs()
+
+    def n_accepted(self, passed: NDArray[np.bool_]) -> int:
+        return _before_first_failure(passed)
+
+    def after(self, block: Block, n: int) -> Distribution:
+        token = np.array([block.tokens[n]])
+        return residual(block.target[n], Distribution(block.target[n].at(token), token))
+
+    def expected(self, block: Block) -> Any:
+        return np.cumprod(self.acceptance(block)).sum()
+
+
+RULES: dict[str, Rule] = {rule.name: rule for rule in (TokenRule(), BlockRule(), MatchRule())}
 
 
 def residual(target: Distribution, draft: Distribution, scale: Any = 1) -> Distribution:
@@ -123,14 +199,23 @@ def residual(target: Distribution, draft: Distribution, scale: Any = 1) -> Distr
     Where rounding leaves nothing (target and draft agree to the last bit) the target itself is
     returned: such a rejection has probability 0, and its token still lies in the target's support.
     """
-    excess = np.maximum(scale * target.probs - draft.over(target), 0)
+    excess = _excess(target, draft, scale)
     total = excess.sum()
     if not total > 0:
         return target
     return Distribution(excess / total, target.ids)
 
 
-def verify(rule: Rule, block: Block, uniforms: NDArray[Any], u: Any) -> Verdict:
+def _excess(target: Distribution, draft: Distribution, scale: Any) -> Numbers:
+    excess: Numbers = np.maximum(scale * target.probs - draft.over(target), 0)
+    return excess
+
+
+def _before_first_failure(passed: NDArray[np.bool_]) -> int:
+    return int(np.logical_and.accumulate(passed).sum())
+
+
+def decide(rule: Rule, block: Block, uniforms: NDArray[Any], u: Any) -> Verdict:
     """Decide one block.
 
     Parameters

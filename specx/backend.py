@@ -155,6 +155,8 @@ class LoadOptions:
     device: str | None = None
     offline: bool | None = None
     """True forbids the network."""
+    weights_cache: str | None = None
+    """A folder that keeps weights in the form in which they load fastest."""
     verbose: bool = False
     """Let the runtime's own log through to standard error."""
     need_ctx: Callable[[Tokenizer], int] | None = None
@@ -222,7 +224,12 @@ def get_backend(name: str) -> BackendFactory:
         raise BackendError(
             f"unknown backend '{name}'; installed: {', '.join(installed_backends()) or 'none'}"
         )
-    factory = found[0].load()
+    try:
+        factory = found[0].load()
+    except ImportError as error:
+        raise BackendError(
+            f"backend '{name}' ({found[0].value}) cannot be imported: {error}"
+        ) from error
     if not isinstance(factory, BackendFactory):
         raise BackendError(f"backend '{name}' ({found[0].value}) is not a backend factory")
     return factory

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from specx.acceptance import Block, Rule, Verdict, verify
+from specx.acceptance import Block, Rule, Verdict, decide
 from specx.backend import Clock, LogitsBackend, Tokenizer
 from specx.drafting import Draft, Drafter
 from specx.errors import ContextError
@@ -180,7 +180,7 @@ def speculate(
         target = reader.read(rows, length)
         block = Block(target, draft.distributions, draft.ids)
         uniforms = streams.accepting(length).random(len(draft.ids))
-        verdict = verify(rule, block, uniforms, streams.emitting(length).random())
+        verdict = decide(rule, block, uniforms, streams.emitting(length).random())
         times.core = watch.lap() + draft.core_seconds
         emitted, pieces = stop.cut([*draft.ids[: verdict.n_accepted], verdict.token])
         tokens += emitted

@@ -1,7 +1,7 @@
 """Enumeration that proves or refutes a rule: every draft, every outcome, with its probability.
 
 Runs on whatever numbers the tables hold. With `fractions.Fraction` the laws are exact, and equality
-is equality. The function enumerated is `specx.acceptance.verify`, the one that the loop calls.
+is equality. The function enumerated is `specx.acceptance.decide`, the one that the loop calls.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from specx.acceptance import Block, Rule, verify
+from specx.acceptance import Block, Rule, decide
 from specx.sampling import Distribution
 
 __all__ = ["Law", "Table", "emitted_law", "outcome_law", "target_law", "total_variation"]
@@ -36,7 +36,7 @@ def outcome_law(rule: Rule, block: Block) -> dict[tuple[int, int], Any]:
         n = rule.n_accepted(uniforms < chances)
         last = block.target[n] if n == len(block.tokens) else rule.after(block, n)
         for mass, u in _draw_cells(last):
-            verdict = verify(rule, block, uniforms, u)
+            verdict = decide(rule, block, uniforms, u)
             law[verdict.n_accepted, verdict.token] += weight * mass
     return dict(law)
 

@@ -162,8 +162,12 @@ def _kept_ids(
     # float32 decides who passes, at a fifth of the cost; probabilities are computed in float64.
     scale = np.float32(1 / params.temperature)
     weights = np.exp(((logits if ids is None else logits[ids]) - peak) * scale)
-    kept = _nucleus(weights, params.top_p) if params.top_p < 1 else np.arange(len(weights))
-    kept = kept[weights[kept] >= params.min_p]
+    kept: NDArray[np.intp]
+    if params.top_p < 1:
+        kept = _nucleus(weights, params.top_p)
+        kept = kept[weights[kept] >= params.min_p]
+    else:
+        kept = np.flatnonzero(weights >= params.min_p)
     return kept if ids is None else ids[kept]
 
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specx.acceptance import RULES, Block, Rule, TokenRule, Verdict, residual, verify
+from specx.acceptance import RULES, Block, Rule, TokenRule, Verdict, decide, residual
 from specx.errors import UsageError
 from specx.exactness import Table, emitted_law, outcome_law, target_law, total_variation
 from specx.sampling import Distribution
@@ -147,18 +147,18 @@ def test_ending_after_a_drawn_token_is_exact_and_dropping_it_is_not(drop: bool) 
 def test_uniforms_at_the_edge_of_the_ratio(u: float, n: int) -> None:
     target, draft = Distribution(np.array([0.25, 0.75])), Distribution(np.array([0.5, 0.5]))
     block = Block([target, target], [draft], [0])
-    assert verify(TokenRule(), block, np.array([u]), 0.0).n_accepted == n
+    assert decide(TokenRule(), block, np.array([u]), 0.0).n_accepted == n
 
 
 def test_zero_uniform_rejects_what_the_target_excludes() -> None:
     target, draft = Distribution(np.array([0.0, 1.0])), Distribution(np.array([0.5, 0.5]))
     block = Block([target, target], [draft], [0])
-    assert verify(TokenRule(), block, np.zeros(1), 0.0) == Verdict(0, 1)
+    assert decide(TokenRule(), block, np.zeros(1), 0.0) == Verdict(0, 1)
 
 
 def test_empty_block_draws_from_the_target() -> None:
     block = Block([Distribution(np.array([0.25, 0.75]))], [], [])
-    assert verify(TokenRule(), block, np.empty(0), 0.3) == Verdict(0, 1)
+    assert decide(TokenRule(), block, np.empty(0), 0.3) == Verdict(0, 1)
 
 
 def test_wrong_lengths_and_impossible_drafts_are_refused() -> None:
@@ -166,7 +166,7 @@ def test_wrong_lengths_and_impossible_drafts_are_refused() -> None:
     with pytest.raises(UsageError, match="need 1 draft and 2 target"):
         Block([row], [row], [0])
     with pytest.raises(UsageError, match="token 1 at place 0 has draft probability 0"):
-        verify(TokenRule(), Block([row, row], [row], [1]), np.zeros(1), 0.0)
+        decide(TokenRule(), Block([row, row], [row], [1]), np.zeros(1), 0.0)
 
 
 def test_residual_rounded_to_nothing_stays_in_the_targets_support() -> None:
@@ -193,6 +193,6 @@ def test_any_pair_yields_tokens_of_the_target(
     below_one = st.floats(0, 1, exclude_max=True)
     u, v = data.draw(below_one), data.draw(below_one)
     for rule in RULES.values():
-        verdict = verify(rule, Block([rows[0]] * 2, [rows[1]], [drafted]), np.array([u]), v)
+        verdict = decide(rule, Block([rows[0]] * 2, [rows[1]], [drafted]), np.array([u]), v)
         assert rows[0].probs[verdict.token] > 0
         assert verdict.n_accepted == 0 or rows[0].probs[drafted] > 0

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from specx_backends.toy import Toy, ToyTable
 
 from specx import Pair, SamplingParams, Settings, Stop, Tally
 from specx.backend import LogitsBackend
@@ -15,6 +14,7 @@ from specx.errors import BackendError, ContextError, LogitsError, UsageError, Vo
 from specx.exactness import target_law
 from specx.sampling import Distribution
 from specx.uncached import Uncached
+from specx_backends.toy import Toy, ToyTable
 
 WORDS = ("<s>", "</s>", "a", "b", "c", "d")
 GREEDY, PLAIN = SamplingParams(temperature=0), SamplingParams(temperature=1, top_p=1)

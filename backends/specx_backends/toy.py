@@ -380,9 +380,18 @@ class Toy:
 
     def describe(self) -> dict[str, object]:
         """What is loaded, as JSON values."""
-        nothing = {"file": None, "sha256": None, "size": None, "quantisation": None}
-        runs_on = {"device": "virtual", "threads": None, "versions": dict(backend.about())}
-        return {**nothing, **self._source, **runs_on}
+        return {
+            "file": None,
+            "bytes": None,
+            **self._source,
+            "quantisation": None,
+            "n_vocab": self.n_vocab,
+            "n_ctx": self.n_ctx,
+            "devices": ["virtual"],
+            "threads": None,
+            "rollback": self.rollback,
+            "versions": dict(backend.about()),
+        }
 
     def close(self) -> None:
         """Refuse all further work."""
@@ -599,7 +608,7 @@ def _n_ctx(table: ToyTable, options: LoadOptions, tokenizer: Tokenizer) -> int:
 
 def _facts(model: str, content: bytes) -> dict[str, object]:
     sha256 = hashlib.sha256(content).hexdigest()
-    return {"file": model, "sha256": sha256, "size": len(content), "quantisation": "table"}
+    return {"file": model, "bytes": len(content), "sha256": sha256}
 
 
 backend: BackendFactory = ToyFactory()

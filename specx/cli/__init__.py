@@ -14,7 +14,7 @@ from specx.errors import SpecxError
 
 __all__ = ["cli", "main"]
 
-USAGE, INTERRUPTED, PIPE_CLOSED = 2, 130, 141
+USAGE, INTERRUPTED = 2, 130
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
@@ -56,10 +56,6 @@ def _exit_code(args: Sequence[str] | None) -> int:
     except (KeyboardInterrupt, click.Abort):
         click.echo("specx: interrupted", err=True)
         return INTERRUPTED
-    except BrokenPipeError:
-        # Whoever read us has left. Nothing may be flushed into the closed pipe at exit.
-        sys.stdout = None  # type: ignore[assignment]
-        return PIPE_CLOSED
     except OSError as error:
         return _complain(f"cannot write the output: {error.strerror or error}")
     return code if isinstance(code, int) else 0

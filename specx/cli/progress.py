@@ -37,4 +37,5 @@ class Progress:
             yield lambda done: bar.update(task, completed=done)
         finally:
             timer.cancel()
-            bar.stop()
+            if bar.live.is_started:
+                bar.stop()

@@ -1,0 +1,60 @@
+"""Real models for tests; a test whose model is not there is skipped, saying how to get it."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+MODELS = Path(__file__).resolve().parent.parent / "models"
+
+
+def _present(path: Path, command: str) -> Path:
+    if not path.is_file():
+        pytest.skip(f"{path.name} is not in {path.parent}; get it with: {command}")
+    return path
+
+
+def _fetched(file: str, name: str) -> Path:
+    folder = Path(os.environ.get("SPECX_TEST_MODELS") or MODELS / "test")
+    return _present(folder / file, f"scripts/fetch_test_models.py {name}")
+
+
+def _trained(file: str) -> Path:
+    return _present(MODELS / "demo" / file, "scripts/train_demo_pair.py")
+
+
+@pytest.fixture(scope="session")
+def smollm2() -> Path:
+    return _fetched("SmolLM2-135M-Instruct.Q4_1.gguf", "smollm2")
+
+
+@pytest.fixture(scope="session")
+def qwen05() -> Path:
+    return _fetched("qwen2.5-coder-0.5b-instruct-q4_k_m.gguf", "qwen05")
+
+
+@pytest.fixture(scope="session")
+def qwen15() -> Path:
+    return _fetched("qwen2.5-coder-1.5b-instruct-q4_k_m.gguf", "qwen15")
+
+
+@pytest.fixture(scope="session")
+def qwen15_f16() -> Path:
+    return _fetched("qwen2.5-coder-1.5b-instruct-f16.gguf", "qwen15-f16")
+
+
+@pytest.fixture(scope="session")
+def gemma() -> Path:
+    return _fetched("gemma-3-270m-q4_k_m.gguf", "gemma")
+
+
+@pytest.fixture(scope="session")
+def demo_verifier() -> Path:
+    return _trained("specx-demo-verifier.gguf")
+
+
+@pytest.fixture(scope="session")
+def demo_drafter() -> Path:
+    return _trained("specx-demo-drafter.gguf")

@@ -1,0 +1,289 @@
+"""The command line over toy tables: output, footers, options, and one line for bad input."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+TABLE = """
+vocabulary = ["<s>", "</s>", "one", " two", " three", " \\u001b[31m", "<0xF0>", "<0x9F>",
+              "<0x98>", "<0x80>"]
+bos = "<s>"
+eog = ["</s>"]
+[[row]]
+next = { one = 1.0 }
+[[row]]
+after = ["one"]
+next = { " two" = 0.7, " three" = 0.3 }
+[[row]]
+after = [" two"]
+next = { " three" = 0.6, "one" = 0.4 }
+"""
+
+EMOJI = TABLE.replace("next = { one = 1.0 }", 'next = { "<0xF0>" = 1.0 }') + "".join(
+    f'[[row]]\nafter = ["<0x{a}>"]\nnext = {{ "<0x{b}>" = 1.0 }}\n'
+    for a, b in [("F0", "9F"), ("9F", "98"), ("98", "80"), ("80", "F0")]
+)
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> str:
+    path = tmp_path / "table.toml"
+    path.write_text(TABLE)
+    return str(path)
+
+
+def specx(*args: str, stdin: str = "", **more: Any) -> subprocess.CompletedProcess[str]:
+    """Run the command in a process of its own, as a user does."""
+    command = [sys.executable, "-m", "specx", *args]
+    return subprocess.run(
+        command, input=stdin, capture_output=True, text=True, encoding="utf-8", timeout=120, **more
+    )
+
+
+def run(table: str, *args: str, **more: Any) -> subprocess.CompletedProcess[str]:
+    return specx("run", "--backend", "toy", "-m", table, *args, **more)
+
+
+def as_json(table: str, *args: str) -> dict[str, Any]:
+    done = run(table, "-p", "one", "--json", *args)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("\n") == 1
+    result: dict[str, Any] = json.loads(done.stdout)
+    return result
+
+
+def test_text_goes_to_stdout_and_the_footer_to_stderr(table: str) -> None:
+    done = run(table, "-md", table, "-p", "one", "-n", "12", "-s", "5")
+    assert done.returncode == 0
+    assert done.stdout.startswith(" t")
+    assert "\x1b" not in done.stdout + done.stderr
+    for word in ("seed 5", "template none", "length limit (-n 12)", "tok/s", "alpha 1.00", "tau"):
+        assert word in done.stderr
+    assert "speed-up" not in done.stderr + done.stdout
+
+
+def test_quiet_prints_the_text_alone(table: str) -> None:
+    done = run(table, "-p", "one", "-q")
+    assert done.stderr == ""
+    assert done.stdout.strip()
+
+
+def test_the_seed_shown_repeats_the_text(table: str) -> None:
+    first = as_json(table, "-md", table)
+    again = as_json(table, "-md", table, "-s", str(first["settings"]["seed"]))
+    assert again["tokens"] == first["tokens"]
+    assert as_json(table, "-md", table)["settings"]["seed"] != first["settings"]["seed"]
+
+
+def test_streamed_text_equals_the_text_printed_at_the_end(table: str) -> None:
+    streamed, whole = (
+        run(table, "-p", "one", "-s", "1", *extra) for extra in ([], ["--no-stream"])
+    )
+    assert streamed.stdout == whole.stdout
+
+
+def test_json_counts_add_up(table: str) -> None:
+    result = as_json(table, "-md", table, "-n", "20", "--gamma", "3", "--temp", "1", "--top-p", "1")
+    assert (result["n_tokens"], len(result["tokens"])) == (20, 20)
+    assert (result["alpha"], result["kept"], result["tau"], result["rounds"]) == (1.0, 1.0, 4.0, 5)
+    parts = ["draft", "verify", "rollback", "core", "other"]
+    assert sum(result["time"][p] for p in parts) == pytest.approx(result["time"]["total"])
+    assert result["tok_s"] == pytest.approx(20 / result["time"]["total"])
+    assert result["stop_reason"] == "length"
+    assert result["backend"] == result["models"]["verifier"]["backend"] == "toy"
+    assert result["settings"]["gamma"] == 3
+
+
+def test_without_a_draft_rates_are_null_and_tau_one(table: str) -> None:
+    result = as_json(table, "-md", table, "--gamma", "4", "--no-draft")
+    assert (result["alpha"], result["kept"], result["tau"]) == (None, None, 1.0)
+    assert "drafter" not in result["models"]
+    nothing = as_json(table, "-n", "0")
+    assert (nothing["rounds"], nothing["tau"], nothing["text"]) == (0, None, "")
+
+
+def test_no_cache_writes_the_same_text_and_costs_more(table: str) -> None:
+    cached, uncached = (
+        as_json(table, "-md", table, "-s", "3", "-n", "16", *extra)
+        for extra in ([], ["--no-cache"])
+    )
+    assert cached["text"] == uncached["text"]
+    assert uncached["settings"]["cache"] is False
+
+
+@pytest.mark.parametrize("source", ["-p", "-f", "stdin"])
+def test_the_prompt_comes_from_where_it_is_given(table: str, tmp_path: Path, source: str) -> None:
+    (tmp_path / "prompt").write_text("one two")
+    args = {"-p": ["-p", "one two"], "-f": ["-f", str(tmp_path / "prompt")], "stdin": []}[source]
+    done = run(table, *args, "--json", stdin="one two" if source == "stdin" else "")
+    assert json.loads(done.stdout)["settings"]["n_prompt"] == 3
+
+
+def test_stop_strings_end_the_text_before_them(table: str) -> None:
+    result = as_json(table, "--stop", "three", "--stop", "e two", "--temp", "0")
+    assert (result["text"], result["stop_reason"]) == (" two ", "stop")
+    result = as_json(table, "--stop", "wo th", "--temp", "0")
+    assert (result["text"], result["tokens"]) == (" t", [3, 4])
+
+
+def test_characters_are_never_torn(tmp_path: Path) -> None:
+    path = tmp_path / "emoji.toml"
+    path.write_text(EMOJI)
+    done = specx("run", "--backend", "toy", "-m", str(path), "-p", "", "-n", "10", "-q")
+    assert done.stdout == "😀😀\ufffd\n"
+
+
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        (["--backend", "lama"], ["unknown backend 'lama'", "installed:", "toy"]),
+        (["--draft-backend", "lama", "-md", "x"], ["unknown backend 'lama'"]),
+        (["--gamma", "-1", "-md", "x"], ["--gamma", "-1"]),
+        (["--gamma", "2"], ["--gamma 2 needs a drafter", "-md"]),
+        (["-n", "-1"], ["-n", "-1"]),
+        (["--temp", "-0.5"], ["temperature is -0.5"]),
+        (["--temp", "nan"], ["temperature is nan"]),
+        (["--top-p", "0"], ["top-p is 0.0"]),
+        (["--top-p", "1.01"], ["top-p is 1.01"]),
+        (["-f", "nosuch"], ["-p and -f"]),
+        (["-ngl", "1"], ["-ngl 1", "toy"]),
+        (["-cd", "9"], ["-cd 9", "no drafter"]),
+        (["-c", "1"], ["prompt has 2 tokens", "holds 1"]),
+        (["-sys", "be kind"], ["-sys", "template"]),
+        (["--nonsense"], ["--nonsense"]),
+    ],
+)  # fmt: skip
+def test_bad_options_get_one_line_and_exit_code_2(
+    table: str, args: list[str], words: list[str]
+) -> None:
+    assert_one_line(run(table, "-p", "one", *args), words)
+
+
+def assert_one_line(done: subprocess.CompletedProcess[str], words: list[str]) -> None:
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert done.stderr.count("\n") == 1, done.stderr
+    for word in words:
+        assert word in done.stderr
+
+
+def test_a_missing_or_half_given_pair_gets_one_line(table: str) -> None:
+    assert_one_line(specx("run", "-md", table, "-p", "x"), ["-md", "-m VERIFIER.gguf"])
+    assert_one_line(specx("run", "--backend", "toy", "-m", "no.toml", "-p", "x"), ["no.toml"])
+    assert_one_line(run(table, "-f", "nosuch.txt"), ["nosuch.txt", "No such file"])
+
+
+def test_an_empty_prompt_needs_a_bos(table: str, tmp_path: Path) -> None:
+    assert as_json_empty(table)["n_tokens"] == 256
+    path = tmp_path / "nobos.toml"
+    path.write_text(TABLE.replace('bos = "<s>"\n', 'control = ["<s>"]\n'))
+    done = specx("run", "--backend", "toy", "-m", str(path), "-p", "")
+    assert_one_line(done, ["prompt is empty", "-p"])
+
+
+def as_json_empty(table: str) -> dict[str, Any]:
+    result: dict[str, Any] = json.loads(run(table, "-p", "", "--json").stdout)
+    return result
+
+
+def test_nan_logits_name_model_and_position(table: str, tmp_path: Path) -> None:
+    path = tmp_path / "nan.toml"
+    path.write_text(TABLE.replace('" three" = 0.6', '" three" = nan'))
+    done = specx("run", "--backend", "toy", "-m", str(path), "-p", "one two", "-q")
+    assert_one_line(done, ["nan.toml", "position 3", "nan"])
+
+
+def test_vocabularies_that_differ_are_refused(table: str, tmp_path: Path) -> None:
+    path = tmp_path / "other.toml"
+    path.write_text(TABLE.replace(" three", " drei"))
+    done = run(table, "-md", str(path), "-p", "one")
+    assert_one_line(done, ["id 4 is ' drei' in the drafter and ' three' in the verifier"])
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+@pytest.mark.parametrize("extra", [[], ["--json"], ["--no-stream"]])
+def test_unwritable_output_gets_one_line(table: str, extra: list[str]) -> None:
+    with open("/dev/full", "w") as full:
+        command = [
+            sys.executable,
+            "-m",
+            "specx",
+            "run",
+            "--backend",
+            "toy",
+            "-m",
+            table,
+            "-p",
+            "one",
+        ]
+        done = subprocess.run(
+            [*command, *extra], stdout=full, stderr=subprocess.PIPE, text=True, timeout=60
+        )
+    assert done.returncode == 2
+    assert done.stderr.count("\n") == 1
+    assert "cannot write the output: No space left" in done.stderr
+
+
+def start(table: str, *args: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "specx", "run", "--backend", "toy", "-m", table, "-p", "one"]
+    pipe = subprocess.PIPE
+    return subprocess.Popen([*command, *args], stdout=pipe, stderr=pipe, text=True)
+
+
+@pytest.mark.skipif(os.name == "nt", reason="POSIX signals")
+@pytest.mark.parametrize("extra", [[], ["--json"]])
+def test_ctrl_c_ends_the_text_cleanly(table: str, tmp_path: Path, extra: list[str]) -> None:
+    path = tmp_path / "long.toml"
+    path.write_text("context = 100000000\n" + TABLE)
+    process = start(str(path), "-n", "90000000", *extra)
+    time.sleep(2.5)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert "Traceback" not in err
+    if extra:
+        assert json.loads(out)["stop_reason"] == "interrupted"
+    else:
+        assert "stopped by you" in err
+
+
+def test_a_closed_pipe_is_silent(table: str) -> None:
+    with start(table, "-n", "3000") as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.read(20)
+        process.stdout.close()
+        assert process.stderr.read() == ""
+        assert process.wait(timeout=60) == 1  # as click has it
+
+
+def test_colour_marks_origins_and_no_color_keeps_the_marks(table: str) -> None:
+    args = ["-md", table, "-p", "one", "-n", "10", "--color", "on", "-q"]
+    coloured, plain = run(table, *args), run(table, *args, env={**os.environ, "NO_COLOR": "1"})
+    assert "\x1b[36m" in coloured.stdout  # bonus in cyan
+    assert "\x1b[36m" not in plain.stdout
+    assert "\x1b[1m" in plain.stdout  # and bold without it
+
+
+def test_version_names_the_runtimes() -> None:
+    done = specx("--version")
+    assert done.returncode == 0
+    assert done.stdout.startswith("specx ")
+    assert "llamacpp: " in done.stdout
+    assert "toy: " in done.stdout
+
+
+def test_help_says_what_users_of_llama_cpp_must_know() -> None:
+    text = " ".join(specx("run", "--help").stdout.split())
+    assert "temperature, top-k, top-p, min-p" in text
+    assert "llama.cpp's own tools apply the temperature last" in text
+    assert "Repetition penalties, grammars and logit bias are not supported" in text

