@@ -67,7 +67,7 @@ build_llama_cpp() {
     ! new_cmake_args || forget_build
     if ! has_rpc; then
         need_compiler
-        say "building llama.cpp from source: 5 to 15 minutes, once a machine"
+        say "building llama.cpp from source: 5 to 15 minutes; pip keeps the result for the next time"
     fi
     pip_install llama-cpp-python
     if ! has_rpc; then

@@ -2,6 +2,7 @@
 
 from importlib.metadata import version
 
+from specx.accept import accept, expected_accepted
 from specx.acceptance import RULES, Block, Rule, Verdict
 from specx.backend import LoadOptions, LogitsBackend, Tokenizer, get_backend, installed_backends
 from specx.decoding import Round, Stop
@@ -29,7 +30,9 @@ __all__ = [
     "Tokenizer",
     "Verdict",
     "__version__",
+    "accept",
     "distribution",
+    "expected_accepted",
     "get_backend",
     "installed_backends",
 ]

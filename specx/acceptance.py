@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Protocol
 
 import numpy as np
@@ -56,11 +57,13 @@ class Block:
                 f"got {len(self.draft)} and {len(self.target)}"
             )
 
+    @cached_property
     def target_probs(self) -> Numbers:
         """The verifier's probability of each drafted token, shape (g,)."""
         rows = zip(self.target, self.tokens, strict=False)
         return np.array([row.prob(token) for row, token in rows])
 
+    @cached_property
     def draft_probs(self) -> Numbers:
         """The drafter's probability of each drafted token, shape (g,).
 
@@ -117,7 +120,7 @@ class TokenRule:
     name = "token"
 
     def acceptance(self, block: Block) -> Numbers:
-        target, draft = block.target_probs(), block.draft_probs()
+        target, draft = block.target_probs, block.draft_probs
         return np.minimum(target, draft) / draft  # min(1, P/Q) without overflow
 
     def n_accepted(self, passed: NDArray[np.bool_]) -> int:
@@ -140,28 +143,28 @@ class BlockRule:
     name = "block"
 
     def acceptance(self, block: Block) -> Numbers:
-        carried = self._carried(block)
+        carried = self.carried(block)
         chances = carried[1:]
         for i in range(1, len(block.tokens)):
             left = _excess(block.target[i], block.draft[i], carried[i]).sum()
             lost = 1 - carried[i]
             chances[i - 1] = left / (left + lost) if left + lost > 0 else 1
-        return np.array(chances, dtype=block.target_probs().dtype)
+        return np.array(chances, dtype=block.target_probs.dtype)
 
     def n_accepted(self, passed: NDArray[np.bool_]) -> int:
         """The longest prefix whose test passed; an earlier failure does not end the scan."""
         return int(np.flatnonzero(passed)[-1]) + 1 if passed.any() else 0
 
     def after(self, block: Block, n: int) -> Distribution:
-        return residual(block.target[n], block.draft[n], self._carried(block)[n])
+        return residual(block.target[n], block.draft[n], self.carried(block)[n])
 
     def expected(self, block: Block) -> Any:
-        return sum(self._carried(block)[1:])
+        return sum(self.carried(block)[1:])
 
-    def _carried(self, block: Block) -> list[Any]:
-        """p_0 = 1, then p_i = min(1, p_(i-1) P(x_i) / Q(x_i)): g + 1 numbers."""
+    def carried(self, block: Block) -> list[Any]:
+        """p_0 = 1, p_i = min(1, p_(i-1) P(x_i) / Q(x_i)): g + 1 numbers."""
         carried: list[Any] = [1]
-        for target, draft in zip(block.target_probs(), block.draft_probs(), strict=True):
+        for target, draft in zip(block.target_probs, block.draft_probs, strict=True):
             reached = carried[-1] * target
             carried.append(reached / draft if reached < draft else 1)
         return carried
@@ -177,7 +180,7 @@ class MatchRule:
     name = "match"
 
     def acceptance(self, block: Block) -> Numbers:
-        return block.target_probs()
+        return block.target_probs
 
     def n_accepted(self, passed: NDArray[np.bool_]) -> int:
         return _before_first_failure(passed)

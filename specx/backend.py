@@ -97,23 +97,31 @@ class LogitsBackend(Protocol):
         ContextError
             If ``n_past + len(tokens) > n_ctx``; nothing was fed then.
         BackendError
-            If the runtime failed, a token is out of range, or ``n_logits > len(tokens)``.
+            If there are no tokens, one is out of range, `n_logits` lies outside
+            ``[0, len(tokens)]``, or the runtime failed.
         """
 
     def truncate(self, n_past: int) -> None:
-        """Forget everything from absolute position `n_past` on; a no-op at ``self.n_past``.
+        """Forget everything from absolute position `n_past` on.
+
+        A no-op at ``self.n_past``; position 0 can always be returned to.
 
         Raises
         ------
         BackendError
-            If `n_past` lies outside ``[0, self.n_past]``, before the last checkpoint where that
-            matters, or the runtime could not forget.
+            If `n_past` lies outside ``[0, self.n_past]`` or, where rollback is by checkpoint,
+            before the last one; if the runtime could not forget.
         """
 
     def checkpoint(self) -> None:
         """From now on `truncate` can return to any position from ``self.n_past`` on.
 
         Free where rollback is native; a snapshot where it is not.
+
+        Raises
+        ------
+        BackendError
+            If rollback is "none".
         """
 
     def describe(self) -> dict[str, object]:
@@ -122,7 +130,7 @@ class LogitsBackend(Protocol):
         """
 
     def close(self) -> None:
-        """Free the model; safe to call twice."""
+        """Free the model; safe to call twice. Whatever is asked afterwards is a BackendError."""
 
     def __enter__(self) -> LogitsBackend: ...
 

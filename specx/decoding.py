@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from specx.acceptance import Block, Rule, Verdict, decide
+from specx.acceptance import RULES, Block, Rule, Verdict, decide
 from specx.backend import Clock, LogitsBackend, Tokenizer
 from specx.drafting import Draft, Drafter
 from specx.errors import ContextError
@@ -44,6 +44,8 @@ class Round:
     draft: Draft
     target: list[Distribution]
     verdict: Verdict
+    expected: dict[str, float]
+    """By rule: the tokens it would accept in expectation, from this round's arrays."""
     emitted: list[int]
     """Tokens added to the text: fewer than were decided where a stop cut them."""
     pieces: list[str]
@@ -181,6 +183,7 @@ def speculate(
         block = Block(target, draft.distributions, draft.ids)
         uniforms = streams.accepting(length).random(len(draft.ids))
         verdict = decide(rule, block, uniforms, streams.emitting(length).random())
+        expected = {name: float(any_rule.expected(block)) for name, any_rule in RULES.items()}
         times.core = watch.lap() + draft.core_seconds
         emitted, pieces = stop.cut([*draft.ids[: verdict.n_accepted], verdict.token])
         tokens += emitted
@@ -188,7 +191,7 @@ def speculate(
         for side in (verifier, drafter):
             side.truncate(min(side.n_past, len(tokens) - 1))
         times.rollback = watch.lap()
-        yield Round(length, draft, target, verdict, emitted, pieces, times)
+        yield Round(length, draft, target, verdict, expected, emitted, pieces, times)
 
 
 def autoregress(
@@ -210,7 +213,7 @@ def autoregress(
         times.core = watch.lap()
         emitted, pieces = stop.cut([token])
         tokens += emitted
-        yield Round(length, Draft(), target, Verdict(0, token), emitted, pieces, times)
+        yield Round(length, Draft(), target, Verdict(0, token), {}, emitted, pieces, times)
 
 
 def _has_room(verifier: LogitsBackend, tokens: Sequence[int], stop: Stop) -> bool:

@@ -74,8 +74,8 @@ class ModelDrafter:
     ) -> None:
         self.name = model.name
         self.model = model
-        self._reader = reader
-        self._eog_ids = eog_ids
+        self.reader = reader
+        self.eog_ids = eog_ids
 
     @property
     def n_past(self) -> int:
@@ -100,15 +100,19 @@ class ModelDrafter:
             answered = clock()
             if go_on is not None and not go_on(len(draft.ids), logits[0]):
                 break
-            (chances,) = self._reader.read(logits, len(tokens) + len(draft.ids))
-            token = chances.draw(random.random())
+            (chances,) = self.reader.read(logits, len(tokens) + len(draft.ids))
+            token = self.draw(chances, random)
             draft.ids.append(token)
             draft.distributions.append(chances)
             draft.core_seconds += clock() - answered
-            if token in self._eog_ids:
+            if token in self.eog_ids:
                 break
             lacking = [token]
         return draft
+
+    def draw(self, chances: Distribution, random: np.random.Generator) -> int:
+        """One proposal."""
+        return chances.draw(random.random())
 
     def truncate(self, n_past: int) -> None:
         self.model.truncate(n_past)

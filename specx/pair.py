@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
 
-from specx.acceptance import RULES
+from specx.accept import find_rule
 from specx.backend import LogitsBackend
 from specx.decoding import Round, Stop, autoregress, prefill, speculate
 from specx.drafting import ModelDrafter
@@ -32,8 +32,7 @@ class Settings:
     def __post_init__(self) -> None:
         if self.gamma < 0:
             raise UsageError(f"gamma is {self.gamma}; it must be 0 (no drafting) or more")
-        if self.rule not in RULES:
-            raise UsageError(f"unknown rule '{self.rule}'; known: {', '.join(RULES)}")
+        find_rule(self.rule)
 
 
 class Pair:
@@ -94,7 +93,7 @@ class Pair:
             ModelDrafter(self.drafter, draft_reader, self.verifier.tokenizer.eog_ids),
             tokens,
             reader=reader,
-            rule=RULES[settings.rule],
+            rule=find_rule(settings.rule),
             gamma=settings.gamma,
             streams=streams,
             stop=stop,

@@ -69,7 +69,11 @@ class Distribution:
 
     def prob(self, token: int) -> Any:
         """Probability of one token; 0 outside the support."""
-        return self.at(np.array([token]))[0]
+        if self.ids is None:
+            return self.probs[token] if token < len(self.probs) else 0
+        place = int(np.searchsorted(self.ids, token))
+        found = place < len(self.ids) and self.ids[place] == token
+        return self.probs[place] if found else 0
 
     def at(self, tokens: NDArray[np.intp]) -> Numbers:
         """Probabilities of `tokens`, in their order; 0 outside the support."""

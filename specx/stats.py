@@ -21,6 +21,8 @@ class Tally:
     tested: int = 0
     """Drafted tokens whose fate was decided: min(n_accepted + 1, proposed) a round."""
     accepted: int = 0
+    expected: dict[str, float] = field(default_factory=dict)
+    """By rule: accepted tokens in expectation, from the same arrays for all of them."""
     n_tokens: int = 0
     times: Times = field(default_factory=Times)
     total: float = 0.0
@@ -34,6 +36,8 @@ class Tally:
         self.tested += min(done.verdict.n_accepted + 1, proposed)
         self.accepted += done.verdict.n_accepted
         self.n_tokens += len(done.emitted)
+        for rule, tokens in done.expected.items():
+            self.expected[rule] = self.expected.get(rule, 0.0) + tokens
         for part, seconds in vars(done.times).items():
             setattr(self.times, part, getattr(self.times, part) + seconds)
 
@@ -56,6 +60,12 @@ class Tally:
     def tok_s(self) -> float | None:
         """Emitted tokens a second of decoding; None when no time passed."""
         return self.n_tokens / self.total if self.total > 0 else None
+
+    def expected_a_round(self) -> dict[str, float] | None:
+        """By rule: tokens accepted a round in expectation; None where nothing was drafted."""
+        if not self.expected:
+            return None
+        return {rule: tokens / self.rounds for rule, tokens in self.expected.items()}
 
     def time(self) -> dict[str, float]:
         """Seconds by part; `other` is text, terminal and what lies between."""

@@ -196,3 +196,51 @@ def test_any_pair_yields_tokens_of_the_target(
         verdict = decide(rule, Block([rows[0]] * 2, [rows[1]], [drafted]), np.array([u]), v)
         assert rows[0].probs[verdict.token] > 0
         assert verdict.n_accepted == 0 or rows[0].probs[drafted] > 0
+
+
+def test_published_means_of_the_iid_example() -> None:
+    third = Fraction(1, 3)
+    target = Distribution(np.array([third, 2 * third]))
+    draft = Distribution(np.array([2 * third, third]))
+    means = dict.fromkeys(RULES, Fraction(0))
+    for tokens, chance in target_law(lambda _: draft, 2).items():
+        block = Block([target] * 3, [draft] * 2, tokens)
+        for name, rule in RULES.items():
+            kept = sum(n * mass for (n, _), mass in outcome_law(rule, block).items())
+            means[name] += chance * kept
+    assert (means["token"], means["block"]) == (Fraction(10, 9), Fraction(11, 9))
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_expected_is_the_mean_of_what_is_accepted_and_block_is_never_less(seed: int) -> None:
+    rng = random.Random(seed)
+    for v, g in ((2, 3), (3, 2), (4, 2)):
+        target, draft = random_table(rng, v), random_table(rng, v)
+        means, told = ({name: Fraction(0) for name in RULES} for _ in range(2))
+        for tokens, chance in target_law(draft, g).items():
+            prefixes = [tokens[:i] for i in range(g + 1)]
+            block = Block([target(p) for p in prefixes], [draft(p) for p in prefixes[:g]], tokens)
+            for name, rule in RULES.items():
+                kept = sum(n * mass for (n, _), mass in outcome_law(rule, block).items())
+                means[name] += chance * kept
+                told[name] += chance * rule.expected(block)
+        assert means == told
+        assert means["block"] >= means["token"]
+
+
+def test_block_expects_at_least_as_many_as_token_on_ten_thousand_tables() -> None:
+    rng = np.random.default_rng(7)
+    for _ in range(10_000):
+        v, g = int(rng.integers(2, 9)), int(rng.integers(1, 6))
+        target = [Distribution(row) for row in rng.dirichlet(np.ones(v) * 0.6, g + 1)]
+        draft = [Distribution(row) for row in rng.dirichlet(np.ones(v) * 0.6, g)]
+        block = Block(target, draft, [row.draw(rng.random()) for row in draft])
+        assert RULES["block"].expected(block) >= RULES["token"].expected(block) - 1e-12
+
+
+@pytest.mark.parametrize("hit", [True, False])
+def test_greedy_is_the_same_under_every_rule(hit: bool) -> None:
+    one, two = (Distribution(np.ones(1), np.array([i])) for i in (3, 5))
+    block = Block([one, two], [one if hit else two], [3 if hit else 5])
+    verdicts = {decide(rule, block, np.array([0.5]), 0.9) for rule in RULES.values()}
+    assert verdicts == {Verdict(1, 5) if hit else Verdict(0, 3)}

@@ -151,7 +151,7 @@ class LlamaCppModel:
             "n_ctx_train": self._weights.n_ctx_train,
             "n_batch": self._context.n_batch,
             "n_gpu_layers": self._weights.n_gpu_layers,
-            "devices": [device["name"] for device in devices(lib)],
+            "devices": self._devices(),
             "threads": self._context.n_threads,
             "cache_type_k": options.cache_type_k or "f16",
             "cache_type_v": options.cache_type_v or "f16",
@@ -175,6 +175,11 @@ class LlamaCppModel:
         trace: TracebackType | None,
     ) -> None:
         self.close()
+
+    def _devices(self) -> list[object]:
+        """Names of the devices it runs on: a GPU only where layers were offloaded."""
+        idle = () if self._weights.n_gpu_layers else ("gpu", "igpu")
+        return [device["name"] for device in devices(self._lib) if device["type"] not in idle]
 
     def _checked(self, tokens: Sequence[int], n_logits: int) -> NDArray[np.integer[Any]]:
         """`tokens` as an array, refused before any of it is fed."""

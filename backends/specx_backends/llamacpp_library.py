@@ -20,7 +20,7 @@ __all__ = ["LOG", "describe_library", "devices", "has_gpu", "library", "versions
 
 INSTALL = "pip install llama-cpp-python"
 DEVICE_TYPES = ("cpu", "gpu", "igpu", "accel", "meta")
-WARN, ERROR, CONTINUED = 2, 3, 5  # ggml_log_level
+ERROR, CONTINUED = 4, 5  # of ggml_log_level; those in llama-cpp-python's logger are old
 BUFFER = re.compile(r"(\S+ +(?:model|KV|RS|compute|output)) buffer size = *([\d.]+) MiB")
 
 
@@ -42,8 +42,9 @@ class Log:
         self._errors.clear()
 
     def reason(self, otherwise: str) -> str:
-        """The first error since `start`, without the name of the C function that said it."""
+        """The first error since the last call or `start`, without the C function that said it."""
         said = self._errors[0] if self._errors else otherwise
+        self._errors.clear()
         return re.sub(r"^(\w+: +)+", "", said)
 
     def write(self, level: int, text: bytes, _user: object) -> None:
@@ -82,7 +83,10 @@ def library() -> Any:
     try:
         lib = importlib.import_module("llama_cpp.llama_cpp")
     except ModuleNotFoundError as error:
-        raise BackendError(f"{error.name} is not installed; {INSTALL}") from error
+        missing = (error.name or "llama_cpp").partition(".")[0]
+        raise BackendError(
+            f"backend 'llamacpp' needs llama-cpp-python ({missing} is missing): {INSTALL}"
+        ) from error
     except (ImportError, OSError, RuntimeError) as error:
         raise BackendError(
             f"llama-cpp-python does not load ({first_line(error)}); "

@@ -10,6 +10,7 @@ import click
 
 from specx.cli.about import print_version
 from specx.cli.run import run
+from specx.cli.verify import verify
 from specx.errors import SpecxError
 
 __all__ = ["cli", "main"]
@@ -35,6 +36,7 @@ def cli() -> None:
 
 
 cli.add_command(run)
+cli.add_command(verify)
 
 
 def main(args: Sequence[str] | None = None) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ from specx import Pair, SamplingParams, Settings, Stop, Tally
 from specx.backend import Tokenizer
 from specx.chat import encode_chat
 from specx.cli.load import FIELDS, Side, load_pair, plan_sides
+from specx.cli.options import MODELS, RUNTIME, add_options
 from specx.cli.progress import Progress
 from specx.cli.show import Writer, footer, legend, wants_styles
 from specx.errors import UsageError
@@ -31,32 +31,6 @@ min-p 0.05). Repetition penalties, grammars and logit bias are not supported.
 An option without suffix goes to both models; the same option with the suffix d (-ngld, -cd) is the
 drafter's alone."""
 
-
-def _add(options: list[Callable[[Any], Any]]) -> Callable[[Any], Any]:
-    def decorate(command: Any) -> Any:
-        for option in reversed(options):
-            command = option(command)
-        return command
-
-    return decorate
-
-
-def _both(flag: str, field: str, kind: Any, text: str) -> list[Callable[[Any], Any]]:
-    """An option of both sides, and its twin for the drafter."""
-    return [
-        click.option(flag, field, type=kind, help=text),
-        click.option(f"{flag}d", f"{field}_draft", type=kind, help="The same for the drafter."),
-    ]
-
-
-MODELS = [
-    click.option("-m", "--model", help="The verifier: a GGUF file, or what the backend takes."),
-    click.option("-md", "--model-draft", "--draft-model", "--assistant-model", help="The drafter."),
-    click.option(
-        "--backend", default="llamacpp", show_default=True, help="Runtime of the verifier."
-    ),
-    click.option("--draft-backend", help="Runtime of the drafter.  [default: the verifier's]"),
-]
 
 PROMPT = [
     click.option("-p", "--prompt", help="The prompt; without -p or -f, standard input."),
@@ -104,20 +78,6 @@ GENERATION = [
     ),
 ]
 
-RUNTIME = [
-    *_both("-ngl", "n_gpu_layers", int, "Layers to offload.  [default: all, where a GPU is]"),
-    *_both("-t", "threads", click.IntRange(min=1), "Threads.  [default: physical cores]"),
-    *_both(
-        "-c",
-        "n_ctx",
-        click.IntRange(min=1),
-        "Context in tokens.  [default: what the run needs, at least 4096, at most as trained]",
-    ),
-    *_both("-b", "n_batch", click.IntRange(min=1), "Most tokens fed in one call."),
-    *_both("-ctk", "cache_type_k", str, "Element type of cached keys (f16, q8_0, ...)."),
-    *_both("-ctv", "cache_type_v", str, "Element type of cached values."),
-]
-
 OUTPUT = [
     click.option("--json", "as_json", is_flag=True, help="Print one JSON object, nothing else."),
     click.option("--no-stream", is_flag=True, help="Print the text at its end."),
@@ -134,7 +94,7 @@ OUTPUT = [
 
 
 @click.command(epilog=EPILOG)
-@_add(MODELS + PROMPT + GENERATION + RUNTIME + OUTPUT)
+@add_options([*MODELS, *PROMPT, *GENERATION, *RUNTIME, *OUTPUT])
 def run(**given: Any) -> int:
     """Write a text with a verifier and, for speed, a drafter."""
     settings = _settings(given)

@@ -58,6 +58,7 @@ SOME_VALUE: dict[str, Any] = {
     "dtype": "float32",
     "device": "cpu",
     "offline": True,
+    "weights_cache": ".",
 }
 
 
@@ -87,6 +88,8 @@ CASES = [
     ("llamacpp-demo-verifier", "llamacpp_demo_verifier"),
     ("llamacpp-demo-drafter", "llamacpp_demo_drafter"),
     ("llamacpp-qwen05", "llamacpp_qwen05"),
+    ("hf-smollm2", "hf_smollm2"),
+    ("hf-demo-verifier", "hf_demo_verifier"),
 ]
 
 
@@ -123,6 +126,29 @@ def llamacpp_demo_drafter(demo_drafter: Path) -> Model:
 @pytest.fixture(scope="session")
 def llamacpp_qwen05(qwen05: Path) -> Model:
     return on_cpu("llamacpp", qwen05)
+
+
+@pytest.fixture(scope="session")
+def hf_smollm2(smollm2: Path, weights_cache: str) -> Model:
+    return dequantised(smollm2, weights_cache)
+
+
+@pytest.fixture(scope="session")
+def hf_demo_verifier(demo_verifier: Path, weights_cache: str) -> Model:
+    return dequantised(demo_verifier, weights_cache)
+
+
+@pytest.fixture(scope="session")
+def weights_cache(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Most tests load a model of their own: from here in two seconds instead of ten."""
+    pytest.importorskip("torch")
+    return str(tmp_path_factory.mktemp("weights"))
+
+
+def dequantised(path: Path, weights_cache: str) -> Model:
+    # One thread: torch's wait for each other, which takes many times as long on a shared machine.
+    options = {"device": "cpu", "threads": 1, "weights_cache": weights_cache}
+    return Model(factory("hf"), str(path), PROSE, walks=3, options=options)
 
 
 def on_cpu(name: str, path: Path) -> Model:
@@ -166,10 +192,17 @@ def oracle(model: Model) -> Iterator[LogitsBackend]:
         yield backend
 
 
-@pytest.fixture
-def subject(model: Model) -> Iterator[LogitsBackend]:
+@pytest.fixture(scope="module")
+def used(model: Model) -> Iterator[LogitsBackend]:
     with model.open() as backend:
         yield backend
+
+
+@pytest.fixture
+def subject(used: LogitsBackend) -> LogitsBackend:
+    """What is tested: an instance that earlier tests may have used, emptied."""
+    used.truncate(0)
+    return used
 
 
 @pytest.fixture(scope="module")
@@ -297,16 +330,15 @@ def test_rows_differ_and_are_numbers(subject: LogitsBackend, tokens: list[int]) 
     assert len(np.unique(rows, axis=0)) > 2
 
 
-def test_rows_are_the_callers(
-    subject: LogitsBackend, oracle: LogitsBackend, tokens: list[int]
-) -> None:
-    first = subject.forward(tokens[:3], 3)
-    seen = first.copy()
-    second = subject.forward(tokens[3:6], 3)
-    np.testing.assert_array_equal(first, seen)
-    first[:] = second[:] = 7
-    rows = subject.forward(tokens[6:9], 3)
-    np.testing.assert_array_equal(rows, fresh(oracle, chunked(tokens[:9], 3))[6:])
+@pytest.mark.parametrize("n_logits", [1, 3])
+def test_rows_are_the_callers(subject: LogitsBackend, tokens: list[int], n_logits: int) -> None:
+    rows = subject.forward(tokens[:3], n_logits)
+    seen = rows.copy()
+    subject.forward(tokens[3:6], n_logits)
+    np.testing.assert_array_equal(rows, seen)
+    rows[:] = 7
+    subject.truncate(0)
+    np.testing.assert_array_equal(subject.forward(tokens[:3], n_logits), seen)
 
 
 def test_chunked_prefill_equals_whole(
@@ -356,13 +388,14 @@ def test_random_calls_leave_a_fresh_runs_logits(
     check_walks(subject, oracle, tokens, allowed, model.walks)
 
 
-def test_emptied_equals_newly_loaded(subject: LogitsBackend, tokens: list[int]) -> None:
+def test_emptied_equals_newly_loaded(model: Model, tokens: list[int]) -> None:
     chunks = chunked(tokens[:12], 4)
-    new = feed(subject, chunks)
-    feed(subject, chunked(tokens[12:30], 6))
-    subject.truncate(0)
-    assert subject.n_past == 0
-    np.testing.assert_array_equal(feed(subject, chunks), new)
+    with model.open() as subject:
+        new = feed(subject, chunks)
+        feed(subject, chunked(tokens[12:30], 6))
+        subject.truncate(0)
+        assert subject.n_past == 0
+        np.testing.assert_array_equal(feed(subject, chunks), new)
 
 
 def test_truncating_to_where_it_is_changes_nothing(

@@ -1,0 +1,53 @@
+"""Options that several commands share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import click
+
+__all__ = ["MODELS", "RUNTIME", "add_options"]
+
+
+def add_options(options: Sequence[Callable[[Any], Any]]) -> Callable[[Any], Any]:
+    """Decorates a command with `options`, in their order."""
+
+    def decorate(command: Any) -> Any:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return decorate
+
+
+def _both(flag: str, field: str, kind: Any, text: str) -> list[Callable[[Any], Any]]:
+    """An option of both sides, and its twin for the drafter."""
+    return [
+        click.option(flag, field, type=kind, help=text),
+        click.option(f"{flag}d", f"{field}_draft", type=kind, help="The same for the drafter."),
+    ]
+
+
+MODELS = [
+    click.option("-m", "--model", help="The verifier: a GGUF file, or what the backend takes."),
+    click.option("-md", "--model-draft", "--draft-model", "--assistant-model", help="The drafter."),
+    click.option(
+        "--backend", default="llamacpp", show_default=True, help="Runtime of the verifier."
+    ),
+    click.option("--draft-backend", help="Runtime of the drafter.  [default: the verifier's]"),
+]
+
+RUNTIME = [
+    *_both("-ngl", "n_gpu_layers", int, "Layers to offload.  [default: all, where a GPU is]"),
+    *_both("-t", "threads", click.IntRange(min=1), "Threads.  [default: physical cores]"),
+    *_both(
+        "-c",
+        "n_ctx",
+        click.IntRange(min=1),
+        "Context in tokens.  [default: what the run needs, at least 4096, at most as trained]",
+    ),
+    *_both("-b", "n_batch", click.IntRange(min=1), "Most tokens fed in one call."),
+    *_both("-ctk", "cache_type_k", str, "Element type of cached keys (f16, q8_0, ...)."),
+    *_both("-ctv", "cache_type_v", str, "Element type of cached values."),
+]

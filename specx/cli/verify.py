@@ -1,0 +1,122 @@
+"""`specx verify`: proof that the rule is exact, and a test of a pair on this machine."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import nullcontext
+from typing import Any
+
+import click
+
+from specx import SamplingParams, __version__
+from specx.accept import find_rule
+from specx.acceptance import RULES
+from specx.cli.load import load_pair, plan_sides
+from specx.cli.options import MODELS, RUNTIME, add_options
+from specx.cli.progress import Progress
+from specx.errors import UsageError
+from specx.faults import FAULTS, Fault
+from specx.pair import Pair
+from specx.streams import draw_seed
+from specx.verification import LAW_GAMMA, LAW_TOP_K, Bench, Check, check_models, check_rule
+
+__all__ = ["verify"]
+
+REFUTED = 1
+PROMPT = "The old lighthouse stood at the edge of the cliff, and every evening its keeper"
+
+EPILOG = "\b\nFaults that --plant can put in, each of which must be refuted:\n" + "\n".join(
+    f"  {fault.name}: {fault.summary}" for fault in FAULTS.values()
+)
+
+
+@click.command(epilog=EPILOG)
+@add_options(MODELS)
+@click.option("-p", "--prompt", default=PROMPT, help="What the models' round follows.")
+@click.option("--trials", type=click.IntRange(min=100), default=4000, show_default=True,
+              help="Rounds to sample from the models.")  # fmt: skip
+@click.option("--rule", type=click.Choice(list(RULES)), help="Check one rule.  [default: all]")
+@click.option("--plant", type=click.Choice(list(FAULTS)), metavar="NAME",
+              help="Put a known fault in; listed below.")  # fmt: skip
+@click.option("-s", "--seed", type=click.IntRange(0, 2**32 - 1), help="Repeats a run.")
+@add_options(RUNTIME)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object, nothing else.")
+@click.option("-q", "--quiet", is_flag=True, help="No progress.")
+@click.option("-v", "--verbose", is_flag=True, help="Show the runtime's own log.")
+def verify(**given: Any) -> int:
+    """Prove the rules exact, and test a pair of models.
+
+    Without models: enumeration of the rules, the sampler as it runs, and the loop over several
+    rounds of a small table. With -m and -md also what the models' caches do, and the law of one
+    round of the loop. Exits 0 when all hold and 1 when something is refuted.
+    """
+    seed = draw_seed() if given["seed"] is None else given["seed"]
+    fault = FAULTS[given["plant"]] if given["plant"] else Fault()
+    progress = Progress(enabled=not given["quiet"])
+    checks: list[Check] = []
+    for check in _checks(given, fault, seed, progress):
+        checks.append(check)
+        if not given["as_json"]:
+            click.echo(_line(check))
+    return _close(checks, given, seed)
+
+
+def _checks(given: dict[str, Any], fault: Fault, seed: int, progress: Progress) -> Iterator[Check]:
+    """All checks that were asked for, as they are done; models are loaded first."""
+    pair = _pair(given, progress)
+    rules = [given["rule"]] if given["rule"] else list(RULES)
+    with pair or nullcontext():
+        for name in rules:
+            with progress.task(f"rule {name}", 1.0) as report:
+                yield from check_rule(find_rule(name), fault, seed, report)
+        if pair is not None:
+            yield from _model_checks(pair, given, fault, seed, progress)
+
+
+def _pair(given: dict[str, Any], progress: Progress) -> Pair | None:
+    model, drafter = given["model"], given["model_draft"]
+    if model is None and drafter is None:
+        return None
+    if model is None or drafter is None:
+        raise UsageError("a test of models needs both: -m VERIFIER and -md DRAFTER")
+    sides = plan_sides(model, drafter, given["backend"], given["draft_backend"], given)
+    return load_pair(sides, lambda _: 0, verbose=given["verbose"], cached=True, progress=progress)
+
+
+def _model_checks(
+    pair: Pair, given: dict[str, Any], fault: Fault, seed: int, progress: Progress
+) -> Iterator[Check]:
+    assert pair.drafter is not None
+    sampling = SamplingParams(temperature=1, top_k=LAW_TOP_K, top_p=1)
+    rule = find_rule(given["rule"] or "block")
+    bench = Bench(pair.verifier, pair.drafter, sampling, rule, fault, LAW_GAMMA)
+    tokenizer = pair.verifier.tokenizer
+    prompt = tokenizer.encode(given["prompt"], add_special=True, parse_special=False)
+    if len(prompt) <= LAW_GAMMA + 1:
+        raise UsageError(f"the prompt has {len(prompt)} tokens; give one of several words (-p)")
+    with progress.task("sampling rounds of the models", 1.0) as report:
+        yield from check_models(bench, prompt, given["trials"], seed, report)
+
+
+def _close(checks: list[Check], given: dict[str, Any], seed: int) -> int:
+    refuted = [check for check in checks if not check.holds]
+    if given["as_json"]:
+        result = {
+            "holds": not refuted,
+            "planted": given["plant"],
+            "seed": seed,
+            "version": __version__,
+            "checks": [check.as_json() for check in checks],
+        }
+        click.echo(json.dumps(result))
+    else:
+        planted = f", with the fault {given['plant']} put in" if given["plant"] else ""
+        verdict = f"{len(refuted)} of {len(checks)} refuted" if refuted else "all hold"
+        click.echo(f"\n{verdict}{planted}  (seed {seed})")
+    return REFUTED if refuted else 0
+
+
+def _line(check: Check) -> str:
+    mark = "holds  " if check.holds else "REFUTED"
+    return f"{mark}  {check.name}: {check.subject}\n         {check.found}\n         {check.means}"
