@@ -26,7 +26,7 @@ class Settings:
 
     sampling: SamplingParams = field(default_factory=SamplingParams)
     gamma: int = 4
-    rule: str = "token"
+    rule: str = "block"
     seed: int = 0
 
     def __post_init__(self) -> None:

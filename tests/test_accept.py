@@ -80,7 +80,7 @@ def test_adversarial_pairs_yield_only_tokens_of_the_target(
 ) -> None:
     target, draft = pair
     rng = np.random.default_rng(seed)
-    tokens = rng.choice(len(draft), size=g, p=draft / draft.sum())
+    tokens = rng.choice(len(draft), size=g, p=draft / draft.sum()).tolist()
     with warnings.catch_warnings():
         warnings.simplefilter("error")  # no overflow, no 0/0
         verdict = specx.accept([target] * (g + 1), [draft] * g, tokens, rule=rule, rng=rng)

@@ -44,7 +44,7 @@ def test_what_a_template_must_not_do_is_one_error(template: str) -> None:
 
 def toy(template: str | None) -> Toy:
     words = ("<s>", "</s>", "hello", "!")
-    rows = {(): [0, 0, 0.5, 0.5]}
+    rows: dict[tuple[int, ...], list[float]] = {(): [0, 0, 0.5, 0.5]}
     return Toy(ToyTable(tokens=words, rows=rows, bos="<s>", eog=("</s>",), chat_template=template))
 
 

@@ -24,7 +24,7 @@ def table(seed: int = 0, *, order: int = 2, eos: float = 0.0, **more: Any) -> To
     """A random table over a, b, c, d that looks back `order` tokens."""
     rng = np.random.default_rng(seed)
     rows: dict[tuple[int, ...], list[float]] = {}
-    contexts = [()]
+    contexts: list[tuple[int, ...]] = [()]
     for _ in range(order):
         contexts += [(*c, t) for c in contexts for t in range(2, 6)]
     for context in dict.fromkeys(contexts):
@@ -131,7 +131,7 @@ def two_round_chi_square(verifier: LogitsBackend) -> float:
     cells = [(texts[key], TRIALS * chance) for key, chance in law.items()]
     large = sorted(cell for cell in cells if cell[1] >= 5)[:62]
     rest = TRIALS - sum(seen for seen, _ in large), TRIALS - sum(mass for _, mass in large)
-    return sum((seen - mass) ** 2 / mass for seen, mass in [*large, rest])
+    return float(sum((seen - mass) ** 2 / mass for seen, mass in [*large, rest]))
 
 
 def test_the_law_over_two_rounds_is_the_targets() -> None:

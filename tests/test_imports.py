@@ -17,10 +17,11 @@ LEVELS = [
     for level in (
         "errors",
         "backend",
-        "acceptance chat cost memory metadata sampling streams text trace uncached vocabulary",
-        "drafting schedule",
+        "acceptance chat chisquare cost memory metadata models sampling streams text trace "
+        "uncached vocabulary",
+        "accept drafting schedule",
         "decoding",
-        "audit bench compare exactness models pair report stats study",
+        "audit bench compare exactness faults pair report stats study verification",
         "specx",  # the package itself: what it offers to a library's user
         "cli __main__",
     )
@@ -29,7 +30,7 @@ LEVELS = [
 
 RUNTIMES = {"torch", "transformers", "llama_cpp", "gguf", "specx_backends"}
 COMMAND_LINE = {"click", "rich"}
-CORE_USES = {"numpy", "jinja2", "psutil"}
+CORE_USES = {"numpy", "jinja2", "psutil", "scipy"}
 
 
 def name_of(file: Path, package: Path) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -33,6 +35,11 @@ def plainly(logits: NDArray[np.float32], params: SamplingParams) -> NDArray[np.f
 
 def full(chances: Distribution, size: int) -> NDArray[np.float64]:
     return chances.at(np.arange(size))
+
+
+def ids_of(chances: Distribution) -> list[int]:
+    assert chances.ids is not None
+    return [int(i) for i in chances.ids]
 
 
 # Multiples of 1/4 make ties common; a mass that falls on a filter's edge is decided in float32.
@@ -74,21 +81,21 @@ def test_no_filter_is_dense() -> None:
 
 def test_ties_are_broken_by_the_lower_id() -> None:
     row = np.zeros(6, dtype=np.float32)
-    assert distribution(row, SamplingParams(temperature=0)).ids == [0]
-    assert distribution(row, SamplingParams(top_k=2, top_p=1)).ids.tolist() == [0, 1]
-    assert distribution(row, SamplingParams(top_p=0.5)).ids.tolist() == [0, 1, 2]
+    assert ids_of(distribution(row, SamplingParams(temperature=0))) == [0]
+    assert ids_of(distribution(row, SamplingParams(top_k=2, top_p=1))) == [0, 1]
+    assert ids_of(distribution(row, SamplingParams(top_p=0.5))) == [0, 1, 2]
 
 
 def test_filters_never_leave_nothing() -> None:
     row = np.array([3.0, 2.0], dtype=np.float32)
-    assert distribution(row, SamplingParams(top_p=1e-9, min_p=1.0)).ids.tolist() == [0]
+    assert ids_of(distribution(row, SamplingParams(top_p=1e-9, min_p=1.0))) == [0]
 
 
 @pytest.mark.parametrize("temperature", [0.0, 9e-6])
 def test_low_temperatures_are_greedy(temperature: float) -> None:
     row = np.array([1.0, 1.0000001, 1.0000001], dtype=np.float32)
     found = distribution(row, SamplingParams(temperature=temperature))
-    assert (found.ids, found.probs) == ([1], [1.0])
+    assert (ids_of(found), found.probs.tolist()) == ([1], [1.0])
 
 
 @pytest.mark.parametrize(
@@ -115,7 +122,7 @@ def test_masked_ids_are_never_drawn() -> None:
     [{"temperature": -1}, {"temperature": float("nan")}, {"top_p": 0}, {"top_p": 1.1},
      {"top_k": -1}, {"min_p": 2}],
 )  # fmt: skip
-def test_parameters_out_of_range_are_named(wrong: dict[str, float]) -> None:
+def test_parameters_out_of_range_are_named(wrong: dict[str, Any]) -> None:
     name = next(iter(wrong)).replace("_", "-")
     with pytest.raises(UsageError, match=f"{name} is "):
         SamplingParams(**wrong)

@@ -77,9 +77,11 @@ def bench(fault: Fault, **sampling: Any) -> Bench:
     rows = {(): [0, 0.1, 0.4, 0.5], (2,): [0, 0.2, 0.6, 0.2], (3,): [0, 0.3, 0.1, 0.6]}
     drafts = {(): [0, 0.3, 0.5, 0.2], (2,): [0, 0.1, 0.3, 0.6], (3,): [0, 0.2, 0.7, 0.1]}
     words = ("<s>", "</s>", "a", "b")
-    models = [Toy(ToyTable(tokens=words, rows=r, bos="<s>", eog=("</s>",))) for r in (rows, drafts)]
+    verifier, drafter = (
+        Toy(ToyTable(tokens=words, rows=r, bos="<s>", eog=("</s>",))) for r in (rows, drafts)
+    )
     params = SamplingParams(temperature=1, top_k=8, top_p=1)
-    return Bench(*models, params, RULES["block"], fault, 2)
+    return Bench(verifier, drafter, params, RULES["block"], fault, 2)
 
 
 PROMPT = [0, 2, 3, 3, 2, 2, 3, 2]

@@ -44,7 +44,8 @@ class LlamaCppTokenizer:
             n_ids, ids = self._tokenize(data, -n_ids, add_special, parse_special)
         if n_ids < 0:
             raise BackendError(f"llama.cpp could not tokenize a text of {len(data)} bytes")
-        return ids[:n_ids].tolist()
+        found: list[int] = ids[:n_ids].tolist()
+        return found
 
     def token_bytes(self, token: int) -> bytes:
         """The bytes that `token` adds to a text; empty for control and padding ids."""
@@ -80,7 +81,7 @@ class LlamaCppTokenizer:
         if n_bytes < 0:
             self._buffer = ctypes.create_string_buffer(-n_bytes)
             return self._piece(token, special)
-        return buffer[:n_bytes]
+        return ctypes.string_at(buffer, n_bytes)
 
     def _check(self, token: int) -> None:
         # llama.cpp throws at such an id, and an exception of C++ ends the process.

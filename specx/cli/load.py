@@ -24,6 +24,9 @@ FIELDS = {
     "threads": "-t",
     "cache_type_k": "-ctk",
     "cache_type_v": "-ctv",
+    "dtype": "--dtype",
+    "device": "--device",
+    "weights_cache": "--weights-cache",
 }
 """Load options that the command line sets, and their flags; the suffix d is the drafter's."""
 
@@ -60,7 +63,7 @@ def plan_sides(
     for field, flag in FIELDS.items():
         if given[field] is not None:
             _give(sides, field, flag, given[field])
-        if given[f"{field}_draft"] is not None:
+        if given.get(f"{field}_draft") is not None:
             _give(sides[1:], field, f"{flag}d", given[f"{field}_draft"])
     return sides
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from specx import Pair, SamplingParams, Settings, Stop, Tally
+from specx import RULES, Pair, SamplingParams, Settings, Stop, Tally
 from specx.backend import Tokenizer
 from specx.chat import encode_chat
 from specx.cli.load import FIELDS, Side, load_pair, plan_sides
@@ -22,7 +22,7 @@ from specx.streams import draw_seed
 
 __all__ = ["run"]
 
-DEFAULT_GAMMA = 4
+DEFAULT_GAMMA, DEFAULT_RULE = 4, "block"
 
 EPILOG = """\b
 Filters apply in this order: temperature, top-k, top-p, min-p, each renormalising before the next.
@@ -57,6 +57,13 @@ GENERATION = [
         "--num-draft-tokens",
         type=click.IntRange(min=0),
         help=f"Tokens to propose in a round.  [default: {DEFAULT_GAMMA}]",
+    ),
+    click.option(
+        "--rule",
+        type=click.Choice(list(RULES)),
+        default=DEFAULT_RULE,
+        show_default=True,
+        help="How drafted tokens are accepted; all are exact, and block accepts most.",
     ),
     click.option(
         "--temp", type=float, default=0.7, show_default=True, help="Temperature; 0 is greedy."
@@ -198,6 +205,7 @@ class _Generation:
             "alpha": tally.alpha,
             "kept": tally.kept,
             "tau": tally.tau,
+            "expected_accepted": tally.expected_a_round(),
             "time": tally.time(),
             "settings": self._settings(),
             "models": {
@@ -241,6 +249,7 @@ def _settings(given: dict[str, Any]) -> Settings:
     return Settings(
         sampling=sampling,
         gamma=DEFAULT_GAMMA if given["gamma"] is None else given["gamma"],
+        rule=given["rule"],
         seed=draw_seed() if given["seed"] is None else given["seed"],
     )
 

@@ -102,7 +102,17 @@ def footer(result: Mapping[str, Any], tally: Tally, n_prompt: int) -> list[str]:
             f"  kept {_number(tally.kept)} (of {tally.proposed} proposed)"
             f"  tau {_number(tally.tau)} tokens a verifier pass"
         )
+        lines += _expected(tally, settings["rule"])
     return [*lines, _shares(result["time"])]
+
+
+def _expected(tally: Tally, rule: str) -> list[str]:
+    """What each rule would accept, from the same rounds; greedy leaves nothing to compare."""
+    found = tally.expected_a_round()
+    if found is None or rule == "greedy":
+        return []
+    rates = "  ".join(f"{name} {tokens:.2f}" for name, tokens in found.items())
+    return [f"rule {rule}; accepted tokens a round to be expected under {rates}"]
 
 
 def _shares(time: Mapping[str, float]) -> str:

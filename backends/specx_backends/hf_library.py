@@ -1,0 +1,142 @@
+"""The door to torch and transformers: imported on first use, silenced, devices listed.
+
+What comes through the door is handed out as Any, here and nowhere else: both libraries are large,
+and their types say little about what is used of them.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+from specx.errors import BackendError, OptionError
+
+__all__ = [
+    "INSTALL",
+    "choose_device",
+    "describe_library",
+    "first_line",
+    "quiet",
+    "require",
+    "synchronize",
+    "versions",
+]
+
+INSTALL = "pip install 'specx[hf]'"
+PACKAGES = ("torch", "transformers", "tokenizers", "safetensors", "gguf", "accelerate")
+
+
+def require(module: str) -> Any:
+    """The module, imported.
+
+    Raises
+    ------
+    BackendError
+        If it is missing or does not load; the message holds the install line.
+    """
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        missing = (error.name or module).partition(".")[0]
+        raise BackendError(f"{missing} is not installed; {INSTALL}") from error
+    except (ImportError, OSError, RuntimeError) as error:
+        raise BackendError(
+            f"{module} does not load ({first_line(error)}); {INSTALL} --force-reinstall"
+        ) from error
+
+
+def first_line(error: BaseException) -> str:
+    """The first line of an exception's text; its kind where it has none."""
+    lines = [line for line in str(error).splitlines() if line.strip()]
+    return lines[0].strip() if lines else type(error).__name__
+
+
+@contextmanager
+def quiet(verbose: bool) -> Iterator[None]:
+    """Keep transformers' bars, log and warnings off the terminal, unless `verbose`.
+
+    The log's level stays for the life of the process: some models log at their first forward.
+    """
+    if verbose:
+        yield
+        return
+    log = require("transformers.utils.logging")
+    bars = log.is_progress_bar_enabled()
+    log.set_verbosity_error()
+    log.disable_progress_bar()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        if bars:
+            log.enable_progress_bar()
+
+
+def choose_device(torch: Any, name: str | None) -> Any:
+    """The torch.device called `name`; by default the first of CUDA, MPS and CPU that is there.
+
+    Raises
+    ------
+    OptionError
+        If there is no such device here.
+    """
+    found = [str(device["name"]) for device in devices(torch)]
+    if name is None or name == "auto":
+        return torch.device(found[0])
+    if f"{name}:0" not in found and name not in found:
+        raise OptionError(f"device '{name}' is not here; here are: {', '.join(found)}")
+    return torch.device(name)
+
+
+def devices(torch: Any) -> list[dict[str, object]]:
+    """What torch can compute on, the preferred first: name, description, memory in bytes."""
+    found: list[dict[str, object]] = []
+    for index in range(torch.cuda.device_count() if torch.cuda.is_available() else 0):
+        free, total = torch.cuda.mem_get_info(index)
+        found.append(
+            {
+                "name": f"cuda:{index}",
+                "description": torch.cuda.get_device_name(index),
+                "memory_free": free,
+                "memory_total": total,
+            }
+        )
+    if torch.backends.mps.is_available():
+        found.append({"name": "mps", "description": "Apple GPU"})
+    return [*found, {"name": "cpu", "description": torch.backends.cpu.get_cpu_capability()}]
+
+
+def synchronize(torch: Any, device: Any) -> None:
+    """Wait until `device` has computed what it was given, or a clock measures nothing."""
+    if device.type in ("cuda", "mps"):
+        getattr(torch, device.type).synchronize()
+
+
+@functools.cache
+def versions() -> dict[str, str]:
+    """Versions of the packages that a model's logits pass through."""
+    found = {}
+    for package in PACKAGES:
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+def describe_library() -> dict[str, object]:
+    """Versions and devices; loads no model."""
+    torch = require("torch")
+    require("transformers")
+    return {
+        **versions(),
+        "cuda": torch.version.cuda,
+        "devices": devices(torch),
+        "threads": torch.get_num_threads(),
+    }

@@ -1,0 +1,375 @@
+"""From a name to weights and a tokenizer, each failure told in one line with its remedy."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import os
+import shutil
+import tempfile
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from specx.backend import LoadOptions, Tokenizer
+from specx.errors import BackendError, ContextError, ModelError, OptionError, SpecxError
+from specx_backends.hf_library import choose_device, first_line, require, versions
+from specx_backends.hf_locating import locate
+from specx_backends.hf_tokenizer import HfTokenizer, folder_tokenizer, gguf_tokenizer
+from specx_backends.llamacpp import describe_file
+
+__all__ = [
+    "Loaded",
+    "check_options",
+    "choose_n_ctx",
+    "describe_model",
+    "load",
+    "without_weights",
+]
+
+DEFAULT_CTX = 4096
+LOCAL = {"local_files_only": True, "trust_remote_code": False}
+GGUF_DTYPES = {0: "float32", 1: "float16", 32: "bfloat16"}
+"""The element type of a GGUF file that is not quantised, by its general.file_type."""
+ENCODERS = "give a model that decodes left to right"
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A model in memory, ready to be fed."""
+
+    path: Path
+    """The GGUF file, or the folder."""
+    name: str
+    model: Any
+    tokenizer: HfTokenizer
+    n_vocab: int
+    n_ctx_train: int | None
+    device: Any
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+    """Of a GGUF file."""
+
+
+def check_options(options: LoadOptions) -> None:
+    """Raise OptionError for a value that no model could be loaded with."""
+    for name in ("n_ctx", "n_batch", "threads"):
+        value = getattr(options, name)
+        if value is not None and value < 1:
+            raise OptionError(f"{name} is {value}; it must be at least 1")
+    cache = options.weights_cache
+    if cache is not None and not Path(cache).is_dir():
+        raise OptionError(f"weights_cache '{cache}' is not a folder; make it first")
+
+
+def load(name: str, options: LoadOptions) -> Loaded:
+    """Load the GGUF file, the folder or the cached hub id `name`."""
+    torch = require("torch")
+    device = choose_device(torch, options.device)
+    path = locate(name, options)
+    if options.threads is not None:
+        torch.set_num_threads(options.threads)
+    return (
+        load_gguf(path, device, options)
+        if path.is_file()
+        else load_folder(name, path, device, options)
+    )
+
+
+# What it is computed in
+
+
+def choose_dtype(torch: Any, device: Any, name: str | None, own: Any) -> Any:
+    """The torch.dtype called `name`; by default float32 on the CPU and the model's own elsewhere.
+
+    Raises
+    ------
+    OptionError
+        If torch has no such type, or the device cannot compute in it.
+    """
+    if name is None:
+        return torch.float32 if device.type == "cpu" else own
+    dtype = getattr(torch, name, None)
+    if not (isinstance(dtype, torch.dtype) and dtype.is_floating_point):
+        raise OptionError(f"dtype '{name}' is unknown; known: float32, float16, bfloat16, float64")
+    try:
+        row = torch.ones(2, 2, device=device, dtype=dtype)
+        torch.nn.functional.layer_norm(row @ row, (2,)).softmax(-1)
+    except (RuntimeError, TypeError, NotImplementedError) as error:
+        raise OptionError(
+            f"device '{device}' cannot compute in {name} ({first_line(error)}); try float32"
+        ) from error
+    return dtype
+
+
+def choose_n_ctx(loaded: Loaded, options: LoadOptions, tokenizer: Tokenizer) -> int:
+    """The bound on positions: as asked, else what the run needs within the trained length."""
+    trained = loaded.n_ctx_train
+    if options.n_ctx is None:
+        wanted = max(DEFAULT_CTX, options.need_ctx(tokenizer) if options.need_ctx else 0)
+        return wanted if trained is None else min(trained, wanted)
+    if trained is not None and options.n_ctx > trained:
+        warnings.warn(
+            f"n_ctx {options.n_ctx} exceeds the {trained} positions that {loaded.path.name} was "
+            "trained on; text beyond them may be poor",
+            stacklevel=2,
+        )
+    return options.n_ctx
+
+
+# Folders
+
+
+def load_folder(name: str, folder: Path, device: Any, options: LoadOptions) -> Loaded:
+    """Load a folder as `save_pretrained` writes it."""
+    transformers, torch = require("transformers"), require("torch")
+    with one_line(folder):
+        config = transformers.AutoConfig.from_pretrained(str(folder), **LOCAL)
+    check_kind(config, folder)
+    dtype = choose_dtype(torch, device, options.dtype, "auto")
+    with one_line(folder):
+        model = from_folder(folder, config, dtype, device)
+        tokenizer = folder_tokenizer(folder, n_vocab_of(config), config_ends(model))
+    report(options, 1.0)
+    return Loaded(
+        folder, name.rstrip("/"), model, tokenizer, n_vocab_of(config), n_trained(config), device
+    )
+
+
+def from_folder(folder: Path, config: Any, dtype: Any, device: Any) -> Any:
+    """The model in `folder`, on `device`."""
+    auto = require("transformers").AutoModelForCausalLM
+    model = auto.from_pretrained(
+        str(folder), config=config, dtype=dtype, use_safetensors=True, **LOCAL
+    )
+    return model.to(device)
+
+
+def config_ends(model: Any) -> set[int]:
+    """End tokens that a model's configurations name: none, one or several each."""
+    named = (
+        getattr(config, "eos_token_id", None) for config in (model.config, model.generation_config)
+    )
+    return {
+        token
+        for ids in named
+        if ids is not None
+        for token in (ids if isinstance(ids, (list, tuple)) else [ids])
+    }
+
+
+def check_kind(config: Any, path: Path) -> None:
+    """Refuse what has no next-token distribution given the tokens before it."""
+    known = require("transformers").models.auto.modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+    kind = config.model_type
+    if config.is_encoder_decoder:
+        raise ModelError(f"'{path}' is an encoder-decoder model ({kind}); {ENCODERS}")
+    if kind not in known or not getattr(config, "is_decoder", True):
+        raise ModelError(f"'{path}' is no decoder ({kind}), so it has no KV cache; {ENCODERS}")
+
+
+def n_vocab_of(config: Any) -> int:
+    """Width of a row of logits."""
+    n_vocab: int = config.get_text_config().vocab_size
+    return n_vocab
+
+
+def n_trained(config: Any) -> int | None:
+    """Positions that a model was trained on; None where it says nothing (recurrent models)."""
+    return getattr(config.get_text_config(), "max_position_embeddings", None)
+
+
+@contextmanager
+def one_line(path: Path) -> Iterator[None]:
+    """Turn whatever transformers raises about `path` into one line."""
+    try:
+        yield
+    except SpecxError:
+        raise
+    except ImportError as error:  # "accelerate is required", "install gguf"
+        raise BackendError(
+            f"{first_line(error)}; it comes with: pip install 'specx[hf]'"
+        ) from error
+    except MemoryError as error:
+        raise ContextError(f"not enough memory to load '{path}'") from error
+    except Exception as error:  # of transformers, safetensors, gguf, struct, json: no common base
+        raise ModelError(_failure(path, first_line(error))) from error
+
+
+def _failure(path: Path, reason: str) -> str:
+    remedy = "the file may be cut or damaged: download it again"
+    if "not support" in reason or "model type" in reason or "model_type" in reason:
+        remedy = "a newer transformers may know it: pip install -U transformers"
+    return f"transformers cannot load '{path}' ({reason}); {remedy}"
+
+
+# GGUF files
+
+
+def load_gguf(path: Path, device: Any, options: LoadOptions) -> Loaded:
+    """Load a GGUF file, its weights dequantised."""
+    torch = require("torch")
+    require("accelerate")  # without it transformers refuses GGUF files, with another install line
+    with one_line(path):
+        metadata = read_gguf(path)
+    own = getattr(torch, GGUF_DTYPES.get(metadata.get("general.file_type", -1), "float32"))
+    dtype = choose_dtype(torch, device, options.dtype, own)
+    n_vocab = len(metadata["tokenizer.ggml.tokens"])
+    with one_line(path):
+        tokenizer = gguf_tokenizer(path, metadata, n_vocab)
+        report(options, 0.1)
+        model = gguf_model(path, dtype, device, options)
+    report(options, 1.0)
+    trained = n_trained(model.config)
+    return Loaded(path, path.name, model, tokenizer, n_vocab, trained, device, metadata)
+
+
+def read_gguf(path: Path) -> Mapping[str, Any]:
+    """The file's key-value pairs; of the long arrays, only the tokens are there as a list."""
+    reader = require("transformers.integrations.gguf")
+    metadata, _ = reader.read_gguf_metadata(str(path), ("tokenizer.ggml.tokens",))
+    if "tokenizer.ggml.tokens" not in metadata:
+        raise ModelError(f"'{path}' has no vocabulary; give a file with a tokenizer")
+    return dict(metadata)
+
+
+def gguf_model(path: Path, dtype: Any, device: Any, options: LoadOptions) -> Any:
+    """The model in a GGUF file, from the cache of dequantised weights where there is one."""
+    if options.weights_cache is None:
+        return dequantise(path, dtype, options).to(device)
+    folder = Path(options.weights_cache) / cache_key(path, dtype)
+    if not folder.is_dir():
+        store(dequantise(path, dtype, options), folder)
+    config = require("transformers").AutoConfig.from_pretrained(str(folder), **LOCAL)
+    return from_folder(folder, config, dtype, device)
+
+
+def dequantise(path: Path, dtype: Any, options: LoadOptions) -> Any:
+    """The model in a GGUF file, every weight a plain number."""
+    transformers = require("transformers")
+    where = {"gguf_file": path.name, **LOCAL}
+    with parsed_once(options):
+        config = transformers.AutoConfig.from_pretrained(str(path.parent), **where)
+        check_kind(config, path)
+        return transformers.AutoModelForCausalLM.from_pretrained(
+            str(path.parent),
+            config=config,
+            dtype=dtype,
+            **PLAIN(transformers),
+            **where,
+        )
+
+
+def PLAIN(transformers: Any) -> dict[str, Any]:
+    return {"quantization_config": transformers.GgufConfig(dequantize=True)}
+
+
+@contextmanager
+def parsed_once(options: LoadOptions) -> Iterator[None]:
+    """While a GGUF file is loaded: parse it once, build its table of names once, report progress.
+
+    transformers parses the file for the configuration and again for the weights, and builds the
+    table for each of the model's modules: more than half of the time for a model of 135M.
+    """
+    gguf, loader = require("gguf"), require("transformers.modeling_gguf_pytorch_utils")
+    own = {
+        (gguf, "GGUFReader"): functools.lru_cache(1)(gguf.GGUFReader),
+        (gguf, "get_tensor_name_map"): functools.lru_cache(1)(gguf.get_tensor_name_map),
+        (loader, "tqdm"): functools.partial(reported, options),
+    }
+    theirs = {place: getattr(*place) for place in own}
+    try:
+        for (module, name), value in own.items():
+            setattr(module, name, value)
+        yield
+    finally:
+        for (module, name), value in theirs.items():
+            setattr(module, name, value)
+
+
+def reported(options: LoadOptions, tensors: list[Any], **_: Any) -> Iterator[Any]:
+    """In place of a bar: the tensors, each reported when the next is asked for."""
+    for n_done, tensor in enumerate(tensors):
+        report(options, 0.2 + 0.7 * n_done / len(tensors))
+        yield tensor
+
+
+def report(options: LoadOptions, share: float) -> None:
+    """Tell how much is loaded."""
+    if options.progress is not None:
+        options.progress(share)
+
+
+# Dequantised weights on disk
+
+
+def cache_key(path: Path, dtype: Any) -> str:
+    """A folder's name that changes with the file, the type, and the code that made it."""
+    facts = path.stat()
+    parts = (path.resolve(), facts.st_size, facts.st_mtime_ns, dtype, versions()["transformers"])
+    digest = hashlib.sha256("|".join(map(str, parts)).encode()).hexdigest()
+    return f"{path.stem}-{digest[:16]}"
+
+
+def store(model: Any, folder: Path) -> None:
+    """Write `model` to `folder`, which appears only when it is whole."""
+    model.hf_quantizer = model.config.quantization_config = None
+    partial = Path(tempfile.mkdtemp(prefix=".partial-", dir=folder.parent))
+    try:
+        model.save_pretrained(str(partial))
+        _publish(partial, folder)
+    except OSError as error:
+        raise OptionError(
+            f"weights_cache '{folder.parent}' cannot be written ({error.strerror or error})"
+        ) from error
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+
+
+def _publish(partial: Path, folder: Path) -> None:
+    try:
+        os.replace(partial, folder)
+    except OSError:
+        if not folder.is_dir():  # else another process was quicker
+            raise
+
+
+# What was loaded
+
+
+def describe_model(loaded: Loaded) -> dict[str, object]:
+    """What was loaded, as JSON values."""
+    config = loaded.model.config
+    return {
+        **describe_path(loaded.path),
+        "quantisation": quantisation(loaded),
+        "architecture": config.model_type,
+        "n_params": sum(weight.numel() for weight in loaded.model.parameters()),
+        "dtype": str(loaded.model.dtype).removeprefix("torch."),
+        "attention": config._attn_implementation,
+    }
+
+
+def describe_path(path: Path) -> dict[str, object]:
+    """Path as given and size of the weights."""
+    if path.is_file():
+        return describe_file(path)
+    size = sum(file.stat().st_size for file in path.glob("*.safetensors"))
+    return {"file": str(path), "bytes": size}
+
+
+def quantisation(loaded: Loaded) -> str | None:
+    """What the weights were stored in, where that was not a plain type."""
+    if loaded.metadata:
+        kind = require("gguf").LlamaFileType(loaded.metadata.get("general.file_type", 0))
+        return str(kind.name).removeprefix("MOSTLY_").removeprefix("ALL_")
+    stored = getattr(loaded.model.config, "quantization_config", None)
+    method = getattr(stored, "quant_method", None)
+    return None if method is None else str(getattr(method, "value", method))
+
+
+def without_weights(loaded: Loaded) -> Loaded:
+    """The same without what takes memory."""
+    return Loaded(**{**loaded.__dict__, "model": None, "metadata": {}})
