@@ -2,6 +2,7 @@
 
     scripts/measure_speed.py VERIFIER.gguf DRAFTER.gguf --gamma 2,3 -n 160 -r 3
     scripts/measure_speed.py VERIFIER.gguf DRAFTER.gguf --uncached -n 100
+    scripts/measure_speed.py VERIFIER DRAFTER.gguf --backend hf --draft-backend llamacpp -t 2
 
 Prints tokens a second, the ratio of each repetition, and the core's share of the time. With
 ``--uncached`` the speculative arm is compared with itself without KV caches instead.
@@ -36,15 +37,15 @@ PROMPTS = {
 def main() -> None:
     """Measure and print."""
     options = parse_options()
-    llama = get_backend(options.backend)
-    verifier, drafter = (llama.load(name, LoadOptions()) for name in (options.model, options.draft))
+    verifier = load(options.model, options.backend, options)
+    drafter = load(options.draft, options.draft_backend or options.backend, options)
     print(
         "prompt   arm       "
         + "tok/s by repetition".ljust(32)
         + "ratios, median    alpha  tau  core"
     )
-    for name, prompt in PROMPTS.items():
-        tokens = encode(verifier, prompt)
+    for name in options.prompts:
+        tokens = encode(verifier, PROMPTS[name])
         measure(name, tokens, verifier, drafter, options)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     print(f"peak resident memory {peak:,.0f} MiB, model files included")
@@ -56,12 +57,32 @@ def parse_options() -> argparse.Namespace:
     parser.add_argument("model")
     parser.add_argument("draft")
     parser.add_argument("--backend", default="llamacpp")
+    parser.add_argument("--draft-backend", help="the verifier's by default")
+    parser.add_argument("-t", "--threads", type=int, help="of both sides; the backends' choice")
+    parser.add_argument("--weights-cache", help="a folder for dequantised weights (hf)")
+    parser.add_argument("--prompts", default=list(PROMPTS), type=names_of_prompts)
     parser.add_argument("--gamma", default="2,3", type=lambda s: [int(g) for g in s.split(",")])
     parser.add_argument("--temp", type=float, default=0.7)
     parser.add_argument("-n", type=int, default=160)
     parser.add_argument("-r", type=int, default=3)
     parser.add_argument("--uncached", action="store_true")
     return parser.parse_args()
+
+
+def names_of_prompts(text: str) -> list[str]:
+    """Names separated by commas."""
+    names = text.split(",")
+    if unknown := set(names) - PROMPTS.keys():
+        raise argparse.ArgumentTypeError(f"no prompt {', '.join(unknown)}; known: {[*PROMPTS]}")
+    return names
+
+
+def load(model: str, backend: str, options: argparse.Namespace) -> LogitsBackend:
+    """A model on its runtime, with those of the options that the runtime takes."""
+    factory = get_backend(backend)
+    given = {"threads": options.threads, "weights_cache": options.weights_cache}
+    taken = {name: value for name, value in given.items() if name in factory.options}
+    return factory.load(model, LoadOptions(**taken))
 
 
 def encode(verifier: LogitsBackend, prompt: str) -> list[int]:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 __all__ = ["ChiSquare", "chi_square"]
 
@@ -16,24 +16,47 @@ LEAST_EXPECTED = 5.0
 POWER = 0.99
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class ChiSquare:
-    """The outcome of one test."""
+    """The outcome of one test.
 
+    Outcomes too rare to make a cell of their own share the last one, where they could hide; so
+    their number is tested by itself, and the false-positive rate is split between the two.
+    """
+
+    trials: int
     statistic: float
     degrees: int
-    """Of freedom: cells less one."""
+    """Of freedom: cells less one. 0 where a single outcome is all but certain."""
     critical: float
-    """The statistic exceeds it with the stated false-positive rate when the law holds."""
     total_variation: float
     """Between what was seen and the law, over the cells; noise included."""
-    visible: float
-    """A bias of this total variation over the cells is refuted with power .99."""
+    rare: int
+    """Draws of outcomes too rare for a cell."""
+    rare_expected: float
+    most_rare: int
+    """As many of them are allowed."""
+    excluded: int
+    """Draws that the law excludes; one refutes it."""
+    false_positive: float
+    """Chance that a law which holds is refuted."""
 
     @property
     def holds(self) -> bool:
         """True where the law is not refuted."""
-        return self.statistic <= self.critical
+        alike = self.statistic <= self.critical and self.rare <= self.most_rare
+        return alike and not self.excluded
+
+    @cached_property
+    def visible(self) -> float:
+        """A bias of this total variation over the cells is refuted with power .99."""
+        if not self.degrees:
+            return _visible_rare(self.most_rare, self.trials) - self.rare_expected / self.trials
+        return _visible(self.degrees, self.critical, self.trials)
+
+    def as_json(self) -> dict[str, Any]:
+        """JSON values."""
+        return {**asdict(self), "visible": self.visible}
 
 
 def chi_square(
@@ -41,43 +64,50 @@ def chi_square(
 ) -> ChiSquare:
     """Test counts against the probabilities of `law`.
 
-    At most 64 cells are kept, each expecting 5 or more; the rest are one cell. An outcome that the
-    law excludes refutes it outright.
+    Outcomes are merged, by falling probability, to at most 64 cells that expect 5 draws or more.
     """
-    from scipy.stats import chi2
+    from scipy.stats import binom, chi2
 
     trials = sum(seen.values())
-    if any(count and not law.get(key) for key, count in seen.items()):
-        return ChiSquare(np.inf, 0, 0.0, 1.0, 0.0)
-    counts, expected = _cells(seen, law, trials)
-    statistic = float((((counts - expected) ** 2) / expected).sum())
-    degrees = max(len(expected) - 1, 1)
-    critical = float(chi2.isf(false_positive, degrees))
+    cells, rare = _cells(law, trials)
+    excluded = {key for key in seen if not law.get(key)}
+    counts = np.array([_total(seen, cell) for cell in cells], dtype=np.float64)
+    counts[-1] += _total(seen, excluded)
+    expected = trials * np.array([_total(law, cell) for cell in cells])
+    share = false_positive / 2 if rare else false_positive
+    degrees, rare_mass = len(cells) - 1, float(_total(law, rare))
     return ChiSquare(
-        statistic,
-        degrees,
-        critical,
-        float(np.abs(counts - expected).sum() / 2 / trials),
-        _visible(degrees, critical, trials),
+        trials=trials,
+        statistic=float((((counts - expected) ** 2) / expected).sum()) if degrees else 0.0,
+        degrees=degrees,
+        critical=float(chi2.isf(share, degrees)) if degrees else 0.0,
+        total_variation=float(np.abs(counts - expected).sum() / 2 / trials),
+        rare=_total(seen, rare),
+        rare_expected=trials * rare_mass,
+        most_rare=int(binom.isf(share, trials, rare_mass)),
+        excluded=_total(seen, excluded),
+        false_positive=false_positive,
     )
 
 
-def _cells(
-    seen: Mapping[Any, int], law: Mapping[Any, float], trials: int
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Counts and expectations of the cells, the merged one last."""
-    keys: list[Hashable] = sorted(law, key=lambda key: -law[key])
-    kept = [key for key in keys[: MOST_CELLS - 1] if law[key] * trials >= LEAST_EXPECTED]
-    counts = [float(seen.get(key, 0)) for key in kept]
-    expected = [float(law[key]) * trials for key in kept]
-    rest = max(trials - sum(expected), 0.0)
-    if rest >= LEAST_EXPECTED or not kept:
-        counts.append(trials - sum(counts))
-        expected.append(rest)
-    else:  # too little for a cell of its own
-        counts[-1] += trials - sum(counts)
-        expected[-1] += rest
-    return np.array(counts), np.array(expected)
+def _total(numbers: Mapping[Any, Any], keys: Iterable[Any]) -> Any:
+    return sum(numbers.get(key, 0) for key in keys)
+
+
+def _cells(law: Mapping[Any, float], trials: int) -> tuple[list[list[Any]], list[Any]]:
+    """Outcomes of each cell, and those of them that expect too little for a cell even together."""
+    cells: list[list[Any]] = []
+    filling: list[Any] = []
+    mass = 0.0
+    for key in sorted(law, key=lambda key: -law[key]):
+        filling.append(key)
+        mass += law[key] * trials
+        if mass >= LEAST_EXPECTED and len(cells) < MOST_CELLS - 1:
+            cells.append(filling)
+            filling, mass = [], 0.0
+    if mass >= LEAST_EXPECTED or not cells:
+        return [*cells, filling], []
+    return [*cells[:-1], cells[-1] + filling], [key for key in filling if law[key]]
 
 
 def _visible(degrees: int, critical: float, trials: int) -> float:
@@ -89,3 +119,10 @@ def _visible(degrees: int, critical: float, trials: int) -> float:
         return float(ncx2.sf(critical, degrees, noncentrality)) - POWER
 
     return float(np.sqrt(brentq(lacking, 1e-3, 100 * critical + 1000) / trials) / 2)
+
+
+def _visible_rare(most: int, trials: int) -> float:
+    """Probability at which more than `most` of `trials` come with power .99."""
+    from scipy.stats import beta
+
+    return float(beta.ppf(POWER, most + 1, trials - most)) if most < trials else 1.0

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from specx.acceptance import Block, BlockRule, Rule, TokenRule, residual
+from specx.acceptance import RULES, Block, BlockRule, Rule, TokenRule, residual
 from specx.backend import LogitsBackend
 from specx.drafting import Draft, GoOn, ModelDrafter
 from specx.sampling import Distribution, LogitsReader, SamplingParams
@@ -26,6 +26,8 @@ class Fault:
 
     name = "none"
     summary = "nothing is wrong"
+    rules = tuple(RULES)
+    """The rules it can be put into."""
 
     def rule(self, rule: Rule) -> Rule:
         """The rule in use, or a faulty one in its place."""
@@ -118,6 +120,7 @@ class _BlockTokenRule(BlockRule):
 class BlockWithTokenResidual(Fault):
     name = "block-with-token-residual"
     summary = "block's acceptance with token's residual"
+    rules = (BlockRule.name,)
 
     def rule(self, rule: Rule) -> Rule:
         return _BlockTokenRule()
@@ -210,16 +213,11 @@ class CropBeforeEnd(Fault):
 
 class _WarmBonusReader(LogitsReader):
     def read(self, rows: NDArray[np.float32], position: int) -> list[Distribution]:
+        if len(rows) == 1:  # nothing was drafted: no bonus
+            return super().read(rows, position)
         warm = SamplingParams(temperature=2 * self.params.temperature, top_p=1)
-        last = LogitsReader(self.model, warm, self.masked).read(rows[-1:].copy(), position)
-        return (
-            super().read(rows, position)
-            if len(rows) == 1
-            else [
-                *super().read(rows[:-1], position),
-                *last,
-            ]
-        )
+        last = LogitsReader(self.model, warm, self.masked).read(rows[-1:], position)
+        return [*super().read(rows[:-1], position), *last]
 
 
 class WarmBonus(Fault):
@@ -274,10 +272,8 @@ class _PositionStreams(Streams):
 
 class KeyedByPosition(Fault):
     name = "keyed-by-position"
-    summary = "random numbers are keyed by position alone, and met again in the next round (block)"
-
-    def rule(self, rule: Rule) -> Rule:
-        return BlockRule()
+    summary = "random numbers are keyed by position alone, and met again in the next round"
+    rules = (BlockRule.name,)
 
     def streams(self, streams: Streams) -> Streams:
         return _PositionStreams(streams.seed)
@@ -349,4 +345,4 @@ FAULTS: dict[str, Fault] = {
         KeyedByPosition(),
     )
 }
-"""By name, in the order of the traps that `docs/exactness.md` lists."""
+"""By name; `docs/exactness.md` says which check refutes which."""

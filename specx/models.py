@@ -6,10 +6,18 @@ from pathlib import Path
 
 from specx.errors import ModelError
 
-__all__ = ["packaged"]
+__all__ = ["demo_pair", "packaged"]
 
 PACKAGE = Path(__file__).resolve().parent
 PLACES = (PACKAGE / "_models", PACKAGE.parent / "models")
+
+
+def demo_pair() -> tuple[str, str]:
+    """Paths of the verifier and the drafter that come with specx."""
+    verifier, drafter = (
+        packaged(f"demo/specx-demo-{side}.gguf") for side in ("verifier", "drafter")
+    )
+    return str(verifier), str(drafter)
 
 
 def packaged(name: str) -> Path:

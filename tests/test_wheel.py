@@ -65,8 +65,9 @@ def test_it_runs_away_from_the_checkout(wheel: Path, tmp_path: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(library)
     code = "import specx, specx_backends.toy as toy; print(specx.__file__, toy.__file__)"
+    demo = ["-m", "specx", "run", "-p", "def fibonacci(n):", "-n", "16", "-q"]
     environment = {**os.environ, "PYTHONPATH": str(library)}
-    for arguments in (["-c", code], ["-m", "specx", "run", "--help"]):
+    for arguments in (["-c", code], ["-m", "specx", "run", "--help"], demo):
         done = subprocess.run(
             [sys.executable, *arguments],
             cwd=empty,
@@ -75,5 +76,6 @@ def test_it_runs_away_from_the_checkout(wheel: Path, tmp_path: Path) -> None:
             text=True,
             check=True,
         )
+        assert done.stdout.strip()
         if arguments[0] == "-c":
             assert [str(library) in path for path in done.stdout.split()] == [True, True]

@@ -17,12 +17,14 @@ from specx.cli.options import MODELS, RUNTIME, add_options
 from specx.cli.progress import Progress
 from specx.cli.show import Writer, footer, legend, wants_styles
 from specx.errors import UsageError
+from specx.models import demo_pair
 from specx.pair import PREFILL_SLICE
 from specx.streams import draw_seed
 
 __all__ = ["run"]
 
 DEFAULT_GAMMA, DEFAULT_RULE = 4, "block"
+SAMPLE_PROMPT = "def fibonacci(n):"
 
 EPILOG = """\b
 Filters apply in this order: temperature, top-k, top-p, min-p, each renormalising before the next.
@@ -108,6 +110,8 @@ def run(**given: Any) -> int:
     sides = _sides(given)
     prompt = _read_prompt(given)
     progress = Progress(enabled=not given["quiet"])
+    if prompt is SAMPLE_PROMPT and not (given["quiet"] or given["as_json"]):
+        click.echo(f"specx: no prompt given; continuing one: {prompt}\n", err=True)
 
     def need_ctx(tokenizer: Tokenizer) -> int:
         return len(_encode(tokenizer, prompt, given)) + int(given["predict"])
@@ -188,7 +192,11 @@ class _Generation:
         if self.given["quiet"]:
             return
         styled = self.writer.styled and wants_styles(self.given["color"], sys.stderr)
-        for line in ["", *footer(result, self.tally, self.n_prompt), legend(styled)]:
+        for line in [
+            "",
+            *footer(result, self.tally, self.n_prompt),
+            legend(styled and self.pair.drafter is not None),
+        ]:
             click.echo(line, err=True, color=styled)
 
     def _result(self) -> dict[str, Any]:
@@ -229,6 +237,7 @@ class _Generation:
             "predict": given["predict"],
             "stop": list(given["stop"]),
             "ignore_eos": given["ignore_eos"],
+            "demo_pair": given["model"] is None,
             "draft": self.pair.drafter is not None,
             "cache": not given["no_cache"],
             "template": _template_name(self.pair.verifier.tokenizer, given),
@@ -260,10 +269,7 @@ def _sides(given: dict[str, Any]) -> list[Side]:
     if model is None and drafter is not None:
         raise UsageError(f"-md {drafter} needs a verifier to draft for; add -m VERIFIER.gguf")
     if model is None:
-        raise UsageError(
-            "no model given; pass -m FILE.gguf (any GGUF file will do, and a smaller one of the "
-            "same family as -md makes it speculate)"
-        )
+        model, drafter = demo_pair()
     if given["gamma"] and drafter is None:
         raise UsageError(
             f"--gamma {given['gamma']} needs a drafter; add -md DRAFTER.gguf or leave --gamma out"
@@ -282,6 +288,8 @@ def _read_prompt(given: dict[str, Any]) -> str:
     if given["file"] is not None:
         return _read_file(given["file"])
     if sys.stdin is None or sys.stdin.isatty():
+        if given["model"] is None:
+            return SAMPLE_PROMPT
         raise UsageError("no prompt; pass -p TEXT, -f FILE, or pipe one in")
     return sys.stdin.buffer.read().decode("utf-8", errors="replace")
 

@@ -22,6 +22,11 @@ ORIGINS: dict[str, dict[str, Any]] = {
 }
 """How a token's origin looks: an attribute each, and a colour only on top of it."""
 
+DEMO_NOTE = [
+    "models: the demo pair, which writes Python; too small to gain from speculation on a CPU.",
+    "A pair that gains: -m VERIFIER.gguf -md DRAFTER.gguf, see the README; specx run --help",
+]
+
 CONTROLS = {code: chr(0x2400 + code) for code in range(32) if chr(code) not in "\n\t"}
 CONTROLS |= {127: "\u2421"} | dict.fromkeys(range(0x80, 0xA0), "\ufffd")
 """Control characters as visible ones: a model's text must not steer the terminal."""
@@ -103,7 +108,8 @@ def footer(result: Mapping[str, Any], tally: Tally, n_prompt: int) -> list[str]:
             f"  tau {_number(tally.tau)} tokens a verifier pass"
         )
         lines += _expected(tally, settings["rule"])
-    return [*lines, _shares(result["time"])]
+    lines.append(_shares(result["time"]))
+    return lines + DEMO_NOTE if settings["demo_pair"] else lines
 
 
 def _expected(tally: Tally, rule: str) -> list[str]:

@@ -27,7 +27,9 @@ REFUTED = 1
 PROMPT = "The old lighthouse stood at the edge of the cliff, and every evening its keeper"
 
 EPILOG = "\b\nFaults that --plant can put in, each of which must be refuted:\n" + "\n".join(
-    f"  {fault.name}: {fault.summary}" for fault in FAULTS.values()
+    f"  {fault.name}: {fault.summary}"
+    + ("" if fault.rules == Fault.rules else f" ({', '.join(fault.rules)} only)")
+    for fault in FAULTS.values()
 )
 
 
@@ -36,7 +38,8 @@ EPILOG = "\b\nFaults that --plant can put in, each of which must be refuted:\n" 
 @click.option("-p", "--prompt", default=PROMPT, help="What the models' round follows.")
 @click.option("--trials", type=click.IntRange(min=100), default=4000, show_default=True,
               help="Rounds to sample from the models.")  # fmt: skip
-@click.option("--rule", type=click.Choice(list(RULES)), help="Check one rule.  [default: all]")
+@click.option("--rule", type=click.Choice(list(RULES)),
+              help="Check one rule.  [default: all; block on models]")  # fmt: skip
 @click.option("--plant", type=click.Choice(list(FAULTS)), metavar="NAME",
               help="Put a known fault in; listed below.")  # fmt: skip
 @click.option("-s", "--seed", type=click.IntRange(0, 2**32 - 1), help="Repeats a run.")
@@ -51,27 +54,37 @@ def verify(**given: Any) -> int:
     rounds of a small table. With -m and -md also what the models' caches do, and the law of one
     round of the loop. Exits 0 when all hold and 1 when something is refuted.
     """
-    seed = draw_seed() if given["seed"] is None else given["seed"]
+    given["seed"] = draw_seed() if given["seed"] is None else given["seed"]
     fault = FAULTS[given["plant"]] if given["plant"] else Fault()
+    rules = _rules(given["rule"], fault)
     progress = Progress(enabled=not given["quiet"])
-    checks: list[Check] = []
-    for check in _checks(given, fault, seed, progress):
-        checks.append(check)
-        if not given["as_json"]:
-            click.echo(_line(check))
-    return _close(checks, given, seed)
-
-
-def _checks(given: dict[str, Any], fault: Fault, seed: int, progress: Progress) -> Iterator[Check]:
-    """All checks that were asked for, as they are done; models are loaded first."""
     pair = _pair(given, progress)
-    rules = [given["rule"]] if given["rule"] else list(RULES)
+    checks: list[Check] = []
     with pair or nullcontext():
-        for name in rules:
-            with progress.task(f"rule {name}", 1.0) as report:
-                yield from check_rule(find_rule(name), fault, seed, report)
-        if pair is not None:
-            yield from _model_checks(pair, given, fault, seed, progress)
+        models = [] if pair is None else [model.describe() for model in pair.models]
+        for check in _checks(pair, rules, given, fault, progress):
+            checks.append(check)
+            if not given["as_json"]:
+                click.echo(_line(check))
+    return _close(checks, given, models)
+
+
+def _rules(asked: str | None, fault: Fault) -> list[str]:
+    if asked is not None and asked not in fault.rules:
+        only = ", ".join(fault.rules)
+        raise UsageError(f"the fault {fault.name} is one of rule {only}, not of {asked}")
+    return list(fault.rules) if asked is None else [asked]
+
+
+def _checks(
+    pair: Pair | None, rules: list[str], given: dict[str, Any], fault: Fault, progress: Progress
+) -> Iterator[Check]:
+    """All checks that were asked for, as they are done; a prompt that will not do is told first."""
+    if pair is not None:
+        yield from _model_checks(pair, given, fault, progress)
+    for name in rules:
+        with progress.task(f"rule {name}", 1.0) as report:
+            yield from check_rule(find_rule(name), fault, given["seed"], report)
 
 
 def _pair(given: dict[str, Any], progress: Progress) -> Pair | None:
@@ -85,7 +98,7 @@ def _pair(given: dict[str, Any], progress: Progress) -> Pair | None:
 
 
 def _model_checks(
-    pair: Pair, given: dict[str, Any], fault: Fault, seed: int, progress: Progress
+    pair: Pair, given: dict[str, Any], fault: Fault, progress: Progress
 ) -> Iterator[Check]:
     assert pair.drafter is not None
     sampling = SamplingParams(temperature=1, top_k=LAW_TOP_K, top_p=1)
@@ -93,27 +106,30 @@ def _model_checks(
     bench = Bench(pair.verifier, pair.drafter, sampling, rule, fault, LAW_GAMMA)
     tokenizer = pair.verifier.tokenizer
     prompt = tokenizer.encode(given["prompt"], add_special=True, parse_special=False)
-    if len(prompt) <= LAW_GAMMA + 1:
-        raise UsageError(f"the prompt has {len(prompt)} tokens; give one of several words (-p)")
-    with progress.task("sampling rounds of the models", 1.0) as report:
-        yield from check_models(bench, prompt, given["trials"], seed, report)
+    with progress.task("models", 1.0) as report:
+        yield from check_models(bench, prompt, given["trials"], given["seed"], report)
 
 
-def _close(checks: list[Check], given: dict[str, Any], seed: int) -> int:
+def _close(checks: list[Check], given: dict[str, Any], models: list[dict[str, object]]) -> int:
     refuted = [check for check in checks if not check.holds]
+    false_positive = sum(check.figures.get("false_positive", 0) for check in checks)
     if given["as_json"]:
         result = {
             "holds": not refuted,
             "planted": given["plant"],
-            "seed": seed,
+            "false_positive": false_positive,
+            "seed": given["seed"],
             "version": __version__,
+            "models": models,
+            "prompt": given["prompt"] if models else None,
             "checks": [check.as_json() for check in checks],
         }
-        click.echo(json.dumps(result))
+        click.echo(json.dumps(result, allow_nan=False))
     else:
         planted = f", with the fault {given['plant']} put in" if given["plant"] else ""
         verdict = f"{len(refuted)} of {len(checks)} refuted" if refuted else "all hold"
-        click.echo(f"\n{verdict}{planted}  (seed {seed})")
+        alarms = f"false alarms of the whole run {false_positive:.0e}"
+        click.echo(f"\n{verdict}{planted}; {alarms}  (seed {given['seed']})")
     return REFUTED if refuted else 0
 
 

@@ -90,6 +90,7 @@ CASES = [
     ("llamacpp-qwen05", "llamacpp_qwen05"),
     ("hf-smollm2", "hf_smollm2"),
     ("hf-demo-verifier", "hf_demo_verifier"),
+    ("hf-demo-drafter", "hf_demo_drafter"),
 ]
 
 
@@ -136,6 +137,11 @@ def hf_smollm2(smollm2: Path, weights_cache: str) -> Model:
 @pytest.fixture(scope="session")
 def hf_demo_verifier(demo_verifier: Path, weights_cache: str) -> Model:
     return dequantised(demo_verifier, weights_cache)
+
+
+@pytest.fixture(scope="session")
+def hf_demo_drafter(demo_drafter: Path, weights_cache: str) -> Model:
+    return dequantised(demo_drafter, weights_cache)
 
 
 @pytest.fixture(scope="session")

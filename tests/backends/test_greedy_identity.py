@@ -1,8 +1,4 @@
-"""Greedy text with a drafter equals plain greedy text, token for token, on real models.
-
-A difference is accepted only where the verifier's two best logits lie closer than twice what its
-own kernels differ between a batch and single rows; each one is printed.
-"""
+"""Greedy text with a drafter equals plain greedy text, token for token, on real models."""
 
 from __future__ import annotations
 
@@ -13,11 +9,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from identity import assert_identical, plain_texts
 from numpy.typing import NDArray
 
-from specx import LoadOptions, LogitsBackend, Pair, SamplingParams, Settings, Stop, get_backend
-from specx.audit import batch_deviation, fresh_logits, top_two_gap
-from specx.chat import encode_chat
+from specx import LoadOptions, LogitsBackend, get_backend
 
 PROMPTS = [
     "Explain photosynthesis.",
@@ -41,7 +36,6 @@ PROMPTS = [
     "Write a regular expression that matches an ISO date.",
     "Who was Ada Lovelace?",
 ]
-N_TOKENS, GAMMA = 128, 4
 
 
 class Noisy:
@@ -69,53 +63,15 @@ def load(stack: ExitStack, path: Path, backend: str = "llamacpp") -> LogitsBacke
     return stack.enter_context(get_backend(backend).load(str(path), LoadOptions(n_ctx=1024)))
 
 
-def encode(model: LogitsBackend, prompt: str) -> list[int]:
-    if model.tokenizer.chat_template is None:
-        return model.tokenizer.encode(prompt, add_special=True, parse_special=False)
-    return encode_chat(model.tokenizer, [{"role": "user", "content": prompt}])
-
-
-def write(pair: Pair, prompt: list[int]) -> tuple[list[int], int]:
-    """Greedy tokens after `prompt`, and how many drafted tokens were rejected."""
-    for model in pair.models:
-        model.truncate(0)
-    tokens, rejected = list(prompt), 0
-    pair.prefill(tokens)
-    settings = Settings(sampling=SamplingParams(temperature=0), gamma=GAMMA)
-    for done in pair.rounds(tokens, settings, Stop(pair.verifier.tokenizer, N_TOKENS)):
-        rejected += done.verdict.n_accepted < len(done.draft.ids)
-    return tokens[len(prompt) :], rejected
-
-
-def assert_identical(verifier: LogitsBackend, drafter: LogitsBackend, *, rejections: bool) -> None:
-    plain, pair = Pair(verifier), Pair(verifier, drafter)
-    text = encode(verifier, " ".join(PROMPTS))
-    allowed = 2 * batch_deviation(verifier, text, GAMMA + 1).largest
-    print(f"\n{verifier.name}: a gap up to {allowed:.4f} may turn")
-    rejected = 0
-    for prompt in PROMPTS:
-        tokens = encode(verifier, prompt)
-        expected, (found, wrong) = write(plain, tokens)[0], write(pair, tokens)
-        rejected += wrong
-        if found != expected:
-            assert_near_tie(verifier, tokens, expected, found, allowed)
-    assert (rejected > 0) == rejections
-
-
-def assert_near_tie(
-    verifier: LogitsBackend, prompt: list[int], one: list[int], other: list[int], allowed: float
-) -> None:
-    pairs = zip(one, other, strict=False)
-    place = next((i for i, (a, b) in enumerate(pairs) if a != b), min(len(one), len(other)))
-    gap = top_two_gap(fresh_logits(verifier, prompt + one[:place])[0])
-    print(f"differs at token {place} of the text, where the gap is {gap:.4f}")
-    assert gap <= allowed
+def check(verifier: LogitsBackend, drafter: LogitsBackend, *, rejections: bool) -> None:
+    plain = plain_texts(verifier, PROMPTS)
+    assert_identical(verifier, drafter, PROMPTS, plain, rejections=rejections)
 
 
 @pytest.mark.parametrize("noisy", [False, True])
 def test_smollm2(stack: ExitStack, smollm2: Path, noisy: bool) -> None:
     verifier, drafter = load(stack, smollm2), load(stack, smollm2)
-    assert_identical(verifier, Noisy(drafter) if noisy else drafter, rejections=noisy)
+    check(verifier, Noisy(drafter) if noisy else drafter, rejections=noisy)
 
 
 @pytest.mark.parametrize("quantisation", ["q4_k_m", "f16"])
@@ -124,4 +80,4 @@ def test_qwen(
 ) -> None:
     name = "qwen15" if quantisation == "q4_k_m" else "qwen15_f16"
     verifier = load(stack, request.getfixturevalue(name))
-    assert_identical(verifier, load(stack, qwen05), rejections=True)
+    check(verifier, load(stack, qwen05), rejections=True)

@@ -14,11 +14,12 @@ import pytest
 from numpy.typing import NDArray
 
 from specx.backend import LoadOptions, LogitsBackend, Tokenizer
+from specx.chat import encode_chat, render_chat
 from specx.errors import BackendError, ContextError, SpecxError
 from specx_backends import hf_loading
 from specx_backends.hf import backend
 from specx_backends.hf import chunks as chunk_calls
-from specx_backends.hf_tokenizer import BYTES, end_ids
+from specx_backends.hf_tokenizer import BYTES, end_ids, gguf_tokenizer
 from specx_backends.llamacpp import backend as llamacpp
 
 pytest.importorskip("torch")
@@ -535,6 +536,19 @@ AWKWARD = {
     "code": "def f(x):\n\treturn {'a': [1, 2]}  # 100%\n",
 }
 Pair = tuple[LogitsBackend, LogitsBackend]
+Tokenizers = tuple[Tokenizer, Tokenizer, int]
+
+
+@pytest.fixture(scope="module", params=["smollm2", "qwen05", "qwen15"])
+def tokenizers(request: pytest.FixtureRequest) -> Iterator[Tokenizers]:
+    """Of the same file on transformers, without its weights, and on llama.cpp; their size."""
+    path: Path = request.getfixturevalue(request.param)
+    metadata = hf_loading.read_gguf(path)
+    n_vocab = len(metadata["tokenizer.ggml.tokens"])
+    ours = gguf_tokenizer(path, metadata, n_vocab)
+    with llamacpp.load(str(path), LoadOptions(n_ctx=8, n_gpu_layers=0)) as theirs:
+        assert theirs.n_vocab == n_vocab
+        yield ours, theirs.tokenizer, n_vocab
 
 
 @pytest.fixture(scope="module", params=["smollm2", "qwen05"])
@@ -550,24 +564,46 @@ def pair(request: pytest.FixtureRequest) -> Iterator[Pair]:
 @pytest.mark.parametrize("add_special", [False, True])
 @pytest.mark.parametrize("parse_special", [False, True])
 def test_the_same_ids_as_llamacpp(
-    pair: Pair, name: str, add_special: bool, parse_special: bool
+    tokenizers: Tokenizers, name: str, add_special: bool, parse_special: bool
 ) -> None:
     ours, theirs = (
-        model.tokenizer.encode(AWKWARD[name], add_special=add_special, parse_special=parse_special)
-        for model in pair
+        tokenizer.encode(AWKWARD[name], add_special=add_special, parse_special=parse_special)
+        for tokenizer in tokenizers[:2]
     )
     assert ours == theirs
 
 
-def test_the_same_vocabulary_as_llamacpp(pair: Pair) -> None:
-    ours, theirs = (model.tokenizer for model in pair)
-    n_vocab = pair[0].n_vocab
-    assert n_vocab == pair[1].n_vocab
+def test_the_same_vocabulary_as_llamacpp(tokenizers: Tokenizers) -> None:
+    ours, theirs, n_vocab = tokenizers
     assert spelling(ours, n_vocab) == spelling(theirs, n_vocab)
     assert ours.eog_ids == theirs.eog_ids
     np.testing.assert_array_equal(ours.padding_ids, theirs.padding_ids)
     assert (ours.bos_id, ours.eos_id) == (theirs.bos_id, theirs.eos_id)
     assert ours.chat_template == theirs.chat_template
+
+
+@pytest.mark.parametrize("name", AWKWARD)
+def test_the_same_chat_as_llamacpp(tokenizers: Tokenizers, name: str) -> None:
+    ours, theirs, _ = tokenizers
+    messages = [
+        {"role": "system", "content": "Be kind."},
+        {"role": "user", "content": "hi\n"},
+        {"role": "assistant", "content": "<|im_start|> hello "},
+        {"role": "user", "content": AWKWARD[name]},
+    ]
+    text = rendered(ours, messages)
+    assert AWKWARD[name] in text
+    assert text == rendered(theirs, messages)
+    assert encode_chat(ours, messages) == encode_chat(theirs, messages)
+
+
+def rendered(tokenizer: Tokenizer, messages: list[dict[str, str]]) -> str:
+    assert tokenizer.chat_template is not None
+    bos, eos = (
+        "" if token is None else tokenizer.token_text(token)
+        for token in (tokenizer.bos_id, tokenizer.eos_id)
+    )
+    return render_chat(tokenizer.chat_template, messages, bos=bos, eos=eos)
 
 
 def spelling(tokenizer: Tokenizer, n_vocab: int) -> list[tuple[bytes, str]]:

@@ -1,0 +1,245 @@
+"""Time of the core's functions on one machine, at the vocabulary of Qwen2.5: 151,936 tokens.
+
+    scripts/measure_core.py                  # prints a table
+    scripts/measure_core.py --json core.json
+
+Measured are the sampling transform of one row and the rule's part of a round (decide, and what all
+rules expect, as the loop computes it), each beside its naive form where there is one. Calls
+take turns on several inputs, so that the cache does not hold the one at hand. Exits 1 when a median
+misses its requirement.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from specx.acceptance import RULES, Block, Rule, decide
+from specx.sampling import Distribution, SamplingParams, distribution
+
+VOCAB, GAMMA = 151_936, 4
+ROWS, BLOCKS = 16, 8
+PEAKS, NAIVE_EVERY = 64, 8
+SAMPLINGS = {
+    "temperature 0.7": SamplingParams(top_p=1),
+    "top-p 0.9": SamplingParams(temperature=1),
+    "top-p 0.9, temperature 0.7": SamplingParams(),
+    "top-k 40": SamplingParams(top_k=40, top_p=1),
+    "top-p 0.9, min-p 0.05": SamplingParams(min_p=0.05),
+}
+ROUNDS = {"top-p 0.9": SamplingParams(temperature=1), "no filter": SamplingParams(top_p=1)}
+TRANSFORM_BELOW = 1.0
+ROUND_BELOW = {"top-p 0.9": 0.3, "no filter": 5.0}
+"""Milliseconds that a median must stay under."""
+
+Work = Callable[[int], object]
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Milliseconds of one thing, over its repetitions."""
+
+    what: str
+    least: float
+    median: float
+    upper: float
+    """Nine of ten repetitions took less."""
+    below: float | None
+    naive: float | None
+    """Median of the naive form."""
+
+    @property
+    def missed(self) -> bool:
+        """True where the median is not under what is required."""
+        return self.below is not None and self.median >= self.below
+
+
+def main() -> int:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("-r", type=int, default=200, help="repetitions")
+    parser.add_argument("--json", type=Path, help="write the figures to this file")
+    options = parser.parse_args()
+    rng = np.random.default_rng(0)
+    logits = peaked(rng)
+    timings = [*transforms(logits, options.r), *rounds(logits, rng, options.r)]
+    show(timings, logits)
+    if options.json:
+        options.json.write_text(json.dumps(report(timings, options.r), indent=2) + "\n")
+    return int(any(timing.missed for timing in timings))
+
+
+def peaked(rng: np.random.Generator) -> NDArray[np.float32]:
+    """Rows as a language model gives them: noise, and a few peaks that hold nearly all mass."""
+    logits = rng.normal(0, 2.5, (ROWS, VOCAB)).astype(np.float32)
+    for row in logits:
+        places = rng.choice(VOCAB, PEAKS, replace=False)
+        row[places] = 20 - 1.2 * np.log(np.arange(1, PEAKS + 1)) + rng.normal(0, 0.3, PEAKS)
+    return logits
+
+
+def transforms(logits: NDArray[np.float32], repeats: int) -> list[Timing]:
+    """The sampling transform, one row a call."""
+
+    def ours(i: int, params: SamplingParams) -> object:
+        return distribution(logits[i % ROWS], params)
+
+    def naive(i: int, params: SamplingParams) -> object:
+        return naive_transform(logits[i % ROWS], params)
+
+    return [
+        timed(
+            f"transform, {name}",
+            partial(ours, params=params),
+            repeats,
+            below=TRANSFORM_BELOW,
+            naive=partial(naive, params=params),
+        )
+        for name, params in SAMPLINGS.items()
+    ]
+
+
+def naive_transform(logits: NDArray[np.float32], params: SamplingParams) -> NDArray[np.float64]:
+    """A dense softmax, all of it sorted; zeros for what is filtered out."""
+    weights = np.exp((logits.astype(np.float64) - logits.max()) / params.temperature)
+    probs: NDArray[np.float64] = weights / weights.sum()
+    if params.top_k == 0 and params.top_p == 1:
+        return probs
+    order = np.argsort(-probs, kind="stable")
+    if params.top_k:
+        order = order[: params.top_k]
+    if params.top_p < 1:
+        order = order[: int(np.searchsorted(np.cumsum(probs[order]), params.top_p)) + 1]
+    order = order[probs[order] >= params.min_p * probs.max()]
+    kept = np.zeros_like(probs)
+    kept[order] = probs[order] / probs[order].sum()
+    return kept
+
+
+def rounds(logits: NDArray[np.float32], rng: np.random.Generator, repeats: int) -> list[Timing]:
+    """The rule's part of a round, under every rule and with filters or without."""
+    uniforms = rng.random((repeats + 1, GAMMA + 1))
+    timings = []
+    for filters, params in ROUNDS.items():
+        blocks = [block(logits, params, rng) for _ in range(BLOCKS)]
+        naive = partial(naive_token, blocks=[dense(given) for given in blocks], uniforms=uniforms)
+        for name, rule in RULES.items():
+            timings.append(
+                timed(
+                    f"rule {name}, {filters}",
+                    partial(decided, rule=rule, blocks=blocks, uniforms=uniforms),
+                    repeats,
+                    below=ROUND_BELOW[filters],
+                    naive=naive if name == "token" else None,
+                )
+            )
+    return timings
+
+
+def block(logits: NDArray[np.float32], params: SamplingParams, rng: np.random.Generator) -> Block:
+    """A drafter that says nearly the same as the verifier."""
+    target = logits[rng.choice(ROWS, GAMMA + 1, replace=False)]
+    guess = target[:GAMMA] + rng.normal(0, 0.5, (GAMMA, VOCAB)).astype(np.float32)
+    draft = [distribution(row, params) for row in guess]
+    tokens = [chances.draw(rng.random()) for chances in draft]
+    return Block([distribution(row, params) for row in target], draft, tokens)
+
+
+def decided(i: int, rule: Rule, blocks: list[Block], uniforms: NDArray[np.float64]) -> object:
+    """What `specx.decoding.speculate` does of it; on a new block, for a block remembers."""
+    given = blocks[i % BLOCKS]
+    fresh = Block(given.target, given.draft, given.tokens)
+    verdict = decide(rule, fresh, uniforms[i, :-1], uniforms[i, -1])
+    return verdict, {name: float(every.expected(fresh)) for name, every in RULES.items()}
+
+
+Dense: TypeAlias = "tuple[NDArray[np.float64], NDArray[np.float64], Sequence[int]]"
+
+
+def dense(given: Block) -> Dense:
+    """Target (gamma + 1, VOCAB), draft (gamma, VOCAB) and the tokens."""
+    return as_table(given.target), as_table(given.draft), given.tokens
+
+
+def as_table(rows: Sequence[Distribution]) -> NDArray[np.float64]:
+    """Shape (n, VOCAB)."""
+    table = np.zeros((len(rows), VOCAB))
+    for row, chances in zip(table, rows, strict=True):
+        row[slice(None) if chances.ids is None else chances.ids] = chances.probs
+    return table
+
+
+def naive_token(i: int, blocks: list[Dense], uniforms: NDArray[np.float64]) -> tuple[int, int]:
+    """The token rule over the whole vocabulary: every ratio, and the residual at every place."""
+    target, draft, tokens = blocks[i % BLOCKS]
+    ratio = target[:-1] / np.maximum(draft, 1e-300)
+    left = np.maximum(target[:-1] - draft, 0)
+    left /= np.maximum(left.sum(axis=1, keepdims=True), 1e-300)
+    passed = uniforms[i, :-1] < ratio[np.arange(GAMMA), tokens]
+    n = int(np.logical_and.accumulate(passed).sum())
+    last = target[-1] if n == GAMMA else left[n]
+    return n, int(np.searchsorted(np.cumsum(last), uniforms[i, -1]))
+
+
+def timed(
+    what: str, work: Work, repeats: int, *, below: float | None = None, naive: Work | None = None
+) -> Timing:
+    """Milliseconds of `work`; it and its naive form take turns."""
+    spent, beside = [], []
+    for i in range(repeats + 1):  # the first is a warm-up
+        spent.append(milliseconds(work, i))
+        if naive is not None and i % NAIVE_EVERY == 0:
+            beside.append(milliseconds(naive, i))
+    least, median, upper = np.quantile(spent[1:], [0, 0.5, 0.9])
+    other = float(np.median(beside[1:])) if beside else None
+    return Timing(what, float(least), float(median), float(upper), below, other)
+
+
+def milliseconds(work: Work, i: int) -> float:
+    """Of one call."""
+    begun = time.perf_counter()
+    work(i)
+    return 1000 * (time.perf_counter() - begun)
+
+
+def show(timings: list[Timing], logits: NDArray[np.float32]) -> None:
+    """The table."""
+    kept = [len(distribution(row, ROUNDS["top-p 0.9"]).probs) for row in logits]
+    print(f"{VOCAB:,} tokens, gamma {GAMMA}; top-p 0.9 keeps {min(kept)} to {max(kept)}")
+    print(f"{'milliseconds':<38}   least  median  9 of 10   below   naive")
+    for timing in timings:
+        below = f"{timing.below:7.1f}" if timing.below is not None else " " * 7
+        naive = f"{timing.naive:7.2f}" if timing.naive is not None else ""
+        figures = f"{timing.least:7.3f} {timing.median:7.3f} {timing.upper:8.3f} {below} {naive}"
+        print(f"{timing.what:<38} {figures}{'  MISSED' if timing.missed else ''}")
+
+
+def report(timings: list[Timing], repeats: int) -> dict[str, object]:
+    """The figures, and what they were measured on."""
+    return {
+        "vocabulary": VOCAB,
+        "gamma": GAMMA,
+        "repeats": repeats,
+        "machine": {
+            "processor": platform.machine(),
+            "cores": os.cpu_count(),
+            "python": platform.python_version(),
+            "numpy": np.__version__,
+        },
+        "milliseconds": [asdict(timing) for timing in timings],
+    }
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
