@@ -38,8 +38,10 @@ Text: {train_files} modules of the standard library of Python {python}: {train_t
 {bytes_per_token:.2f} bytes. Left out: tests, third parties, and what is tables rather than code:
 {left_out}.
 
-The verifier learns to predict the text. The drafter learns the verifier's whole distribution at
-each position of the same text (Kullback-Leibler divergence).
+The verifier learns to predict the modules, then the modules and their functions as texts of their
+own, which is what a prompt looks like. The drafter learns the verifier's whole distribution at each
+position of the latter (Kullback-Leibler divergence, and the chance of a rejection at temperature
+0.7).
 
 - seed {seed}
 - {versions}
