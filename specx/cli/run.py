@@ -270,6 +270,8 @@ def _sides(given: dict[str, Any]) -> list[Side]:
         raise UsageError(f"-md {drafter} needs a verifier to draft for; add -m VERIFIER.gguf")
     if model is None:
         model, drafter = demo_pair()
+        # So small that threads wait for each other longer than they compute.
+        given["threads"] = given["threads"] or 1
     if given["gamma"] and drafter is None:
         raise UsageError(
             f"--gamma {given['gamma']} needs a drafter; add -md DRAFTER.gguf or leave --gamma out"
