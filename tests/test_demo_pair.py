@@ -92,25 +92,26 @@ def test_half_its_completions_are_python(verifier: LogitsBackend, drafter: Logit
              "parse(line)", "append(self, item)", "size(self)", "reset(self)", "flush(self)",
              "load(name)", "check(value)", "join(parts)"]  # fmt: skip
     pair = Pair(verifier, drafter)
-    good = sum(parses(write(pair, f"def {head}:\n", seed)) for seed, head in enumerate(heads))
+    good = sum(parses(write(pair, f"def {head}:", seed)) for seed, head in enumerate(heads))
     print(f"\n{good} of {len(heads)} completions parse")
     assert good >= len(heads) // 2
 
 
 def write(pair: Pair, prompt: str, seed: int) -> str:
+    """A prompt and its completion, trimmed to the last whole line where the length cut it."""
     for model in pair.models:
         model.truncate(0)
     tokens = pair.verifier.tokenizer.encode(prompt, add_special=True, parse_special=False)
     pair.prefill(tokens)
-    stop = Stop(pair.verifier.tokenizer, 96)
+    stop = Stop(pair.verifier.tokenizer, 128)
     rounds = pair.rounds(tokens, Settings(seed=seed), stop)
-    return prompt + "".join(piece for done in rounds for piece in done.pieces)
+    text = prompt + "".join(piece for done in rounds for piece in done.pieces)
+    return text if stop.reason == "eos" else text[: text.rindex("\n") + 1]
 
 
 def parses(text: str) -> bool:
-    """Whether it is Python once trimmed to its last whole line."""
     try:
-        ast.parse(text[: text.rindex("\n") + 1])
+        ast.parse(text)
     except (SyntaxError, ValueError):
         return False
     return True
