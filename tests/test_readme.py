@@ -42,7 +42,7 @@ def test_commands_exist_and_their_options_parse(command: str) -> None:
 def test_its_python_runs(
     demo_verifier: Path, demo_drafter: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (code,) = blocks("python")
+    (code,) = (block for block in blocks("python") if "specx" in block)
     code = code.replace("verifier.gguf", str(demo_verifier))
     code = code.replace("drafter.gguf", str(demo_drafter))
     exec(compile(code, "README.md", "exec"), {})
