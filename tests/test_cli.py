@@ -7,11 +7,14 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from specx.cli import main
+from specx.cli.show import Writer
+from specx.decoding import Round
 
 TABLE = """
 vocabulary = ["<s>", "</s>", "one", " two", " three", " \\u001b[31m", "<0xF0>", "<0x9F>",
@@ -240,20 +243,31 @@ def start(table: str, *args: str) -> subprocess.Popen[str]:
 
 
 @pytest.mark.skipif(os.name == "nt", reason="POSIX signals")
-@pytest.mark.parametrize("extra", [[], ["--json"]])
-def test_ctrl_c_ends_the_text_cleanly(table: str, tmp_path: Path, extra: list[str]) -> None:
+def test_ctrl_c_ends_the_text_cleanly(tmp_path: Path) -> None:
     path = tmp_path / "long.toml"
     path.write_text("context = 100000000\n" + TABLE)
-    process = start(str(path), "-n", "90000000", *extra)
-    time.sleep(2.5)
-    process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=30)
+    with start(str(path), "-n", "90000000") as process:
+        assert process.stdout is not None
+        process.stdout.read(1)  # by now it writes
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=60)
     assert process.returncode == 130
     assert "Traceback" not in err
-    if extra:
-        assert json.loads(out)["stop_reason"] == "interrupted"
-    else:
-        assert "stopped by you" in err
+    assert "stopped by you" in err
+
+
+def test_ctrl_c_leaves_whole_json(
+    table: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(_: Writer, done: Round) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Writer, "round", interrupted)
+    with pytest.raises(SystemExit) as exit_:
+        main(["run", "--backend", "toy", "-m", table, "-p", "one", "--json"])
+    assert exit_.value.code == 130
+    result = json.loads(capsys.readouterr().out)
+    assert (result["stop_reason"], result["rounds"], result["n_tokens"]) == ("interrupted", 1, 1)
 
 
 def test_a_closed_pipe_is_silent(table: str) -> None:
