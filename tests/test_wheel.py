@@ -65,7 +65,7 @@ def test_it_runs_away_from_the_checkout(wheel: Path, tmp_path: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(library)
     code = "import specx, specx_backends.toy as toy; print(specx.__file__, toy.__file__)"
-    demo = ["-m", "specx", "run", "-p", "def fibonacci(n):", "-n", "16", "-q"]
+    demo = ["-m", "specx", "run", "-p", "def fibonacci(n):", "-n", "16", "-s", "1", "-q"]
     environment = {**os.environ, "PYTHONPATH": str(library)}
     for arguments in (["-c", code], ["-m", "specx", "run", "--help"], demo):
         done = subprocess.run(
