@@ -1,0 +1,279 @@
+"""What a pass costs by its width, and the speed-up that follows from it.
+
+A verifier's T(k), its time for k new tokens, is a staircase: kernels work in tiles. It differs by
+an order between formats of one model and decides whether speculation pays. The textbook formula
+(Leviathan et al. 2023, arXiv 2211.17192, theorem 3.8) takes it to be flat.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from scipy.optimize import brentq
+
+from specx.backend import LogitsBackend
+from specx.errors import UsageError
+
+__all__ = [
+    "Curve",
+    "Profile",
+    "acceptance_needed",
+    "expected_tokens",
+    "measure_curve",
+    "predicted_speedup",
+    "read_profile",
+    "round_seconds",
+    "textbook_speedup",
+    "uniform_tokens",
+    "write_profile",
+]
+
+FORMAT = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Curve:
+    """Seconds that a model takes for k new tokens on its cache; call it with k.
+
+    Between measured widths it is linear; beyond the last one the cost a token stays.
+    """
+
+    model: str
+    backend: str
+    sha256: str | None
+    quantisation: str | None
+    threads: int | None
+    n_past: int
+    """Tokens in the cache before each pass."""
+    repeats: int
+    widths: tuple[int, ...]
+    seconds: tuple[float, ...]
+    """Medians, one a width."""
+    low: tuple[float, ...]
+    high: tuple[float, ...]
+    """Quartiles."""
+
+    def __call__(self, width: float) -> float:
+        last = self.widths[-1]
+        if width > last:
+            return self.seconds[-1] * width / last
+        return float(np.interp(width, self.widths, self.seconds))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Profile:
+    """What a pair costs on one machine."""
+
+    verifier: Curve
+    drafter: Curve | None = None
+    core: float = 0.0
+    """Seconds of the sampling transform a row of logits."""
+
+    def curves(self) -> dict[str, Curve]:
+        """By role."""
+        both = {"verifier": self.verifier, "drafter": self.drafter}
+        return {role: curve for role, curve in both.items() if curve is not None}
+
+
+def measure_curve(
+    model: LogitsBackend,
+    tokens: Sequence[int],
+    widths: Iterable[int],
+    repeats: int,
+    *,
+    rows: int | None = None,
+    backend: str = "",
+    report: Callable[[int], None] = lambda done: None,
+) -> Curve:
+    """Time passes of each width after the same context, interleaved in a new order each time.
+
+    Parameters
+    ----------
+    model
+        Its cache is emptied, and left empty.
+    tokens
+        Real text: what goes before the widest pass is the context, the rest is fed.
+    rows
+        Logits asked for in a pass; all of them by default, as a verifier is asked. A drafter needs
+        one.
+    report
+        Called with the number of passes done.
+
+    Raises
+    ------
+    UsageError
+        If there are fewer tokens than the widest pass needs, with one before it.
+    """
+    widths = sorted(set(widths))
+    n_past = len(tokens) - widths[-1]
+    if n_past < 1:
+        raise UsageError(f"{len(tokens)} tokens are too few to time passes of {widths[-1]}")
+    model.truncate(0)
+    model.forward(tokens[:n_past], n_logits=0)
+    timed: dict[int, list[float]] = {width: [] for width in widths}
+    order, done = np.random.default_rng(0), 0
+    for repeat in range(repeats + 1):  # the first is a warm-up
+        for width in order.permutation(widths).tolist():
+            model.checkpoint()
+            begun = model.clock()
+            model.forward(tokens[n_past : n_past + width], n_logits=min(rows or width, width))
+            timed[width] += [model.clock() - begun] if repeat else []
+            model.truncate(n_past)
+            done += 1
+            report(done)
+    model.truncate(0)
+    quartiles = [np.quantile(timed[width], [0.25, 0.5, 0.75]).tolist() for width in widths]
+    low, seconds, high = (tuple(column) for column in zip(*quartiles, strict=True))
+    about = model.describe()
+    return Curve(
+        model=model.name,
+        backend=backend,
+        sha256=_text(about.get("sha256")),
+        quantisation=_text(about.get("quantisation")),
+        threads=_whole(about.get("threads")),
+        n_past=n_past,
+        repeats=repeats,
+        widths=tuple(widths),
+        seconds=seconds,
+        low=low,
+        high=high,
+    )
+
+
+def expected_tokens(acceptance: Sequence[float]) -> float:
+    """Tokens a round, 1 + sum_i prod_{j<=i} a_j, from the acceptance rate at each position."""
+    return 1 + float(np.cumprod(acceptance).sum())
+
+
+def uniform_tokens(alpha: float, gamma: int) -> float:
+    """Tokens a round where every position accepts at the rate `alpha`."""
+    return expected_tokens([alpha] * gamma)
+
+
+def round_seconds(
+    profile: Profile, gamma: int, *, full: float = 0.0, core: float = 0.0, rollback: float = 0.0
+) -> float:
+    """Seconds of a round of `gamma` proposals.
+
+    Parameters
+    ----------
+    full
+        Share of rounds that follow a full acceptance: the drafter is then fed two tokens at first.
+    core, rollback
+        Seconds a round of the core and of forgetting.
+
+    Notes
+    -----
+    (g-1) t_d(1) + (1-A) t_d(1) + A t_d(2) + T(g+1) + rollback + core; without a drafter model
+    t_d is 0.
+    """
+    draft, drafter = 0.0, profile.drafter
+    if gamma and drafter is not None:
+        draft = (gamma - full) * drafter(1) + full * drafter(2)
+    return draft + profile.verifier(gamma + 1) + rollback + core
+
+
+def predicted_speedup(
+    profile: Profile,
+    gamma: int,
+    tokens: float,
+    *,
+    full: float = 0.0,
+    core: float = 0.0,
+    core_plain: float = 0.0,
+    rollback: float = 0.0,
+) -> float:
+    """Speed-up over plain decoding that the measured costs give to `tokens` a round."""
+    plain = profile.verifier(1) + core_plain
+    return tokens * plain / round_seconds(profile, gamma, full=full, core=core, rollback=rollback)
+
+
+def textbook_speedup(alpha: float, gamma: int, cost_ratio: float) -> float:
+    """(1 - a^(g+1)) / ((1 - a)(g c + 1)), which takes T(g+1) = T(1).
+
+    Leviathan et al. 2023 (arXiv 2211.17192), theorem 3.8.
+    """
+    return uniform_tokens(alpha, gamma) / (gamma * cost_ratio + 1)
+
+
+def acceptance_needed(profile: Profile, gamma: int) -> float | None:
+    """The acceptance rate from which a fixed `gamma` is faster than none; None if no rate is."""
+    rows = 2 * gamma + 1
+    cost = round_seconds(profile, gamma, core=rows * profile.core) / (
+        profile.verifier(1) + profile.core
+    )
+    if cost >= gamma + 1:
+        return None
+    if cost <= 1:
+        return 0.0
+    return float(brentq(lambda alpha: uniform_tokens(alpha, gamma) - cost, 0, 1))
+
+
+def write_profile(profile: Profile, path: Path) -> None:
+    """Write `profile` as JSON.
+
+    Raises
+    ------
+    UsageError
+        If the file cannot be written.
+    """
+    record = {"specx_profile": FORMAT, "core": profile.core}
+    record |= {role: asdict(curve) for role, curve in profile.curves().items()}
+    try:
+        path.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"cannot write the profile to {path}: {error.strerror}") from error
+
+
+def read_profile(path: Path) -> Profile:
+    """Read what `write_profile` wrote.
+
+    Raises
+    ------
+    UsageError
+        If the file cannot be read or is no profile.
+    """
+    try:
+        record = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UsageError(f"cannot read the profile {path}: {error.strerror}") from error
+    except ValueError as error:
+        raise UsageError(f"{path} is not JSON, let alone a profile: {error}") from error
+    try:
+        if record["specx_profile"] != FORMAT:
+            raise UsageError(f"{path} is a profile of format {record['specx_profile']}; measure it")
+        drafter = record.get("drafter")
+        return Profile(
+            verifier=_curve(record["verifier"]),
+            drafter=None if drafter is None else _curve(drafter),
+            core=float(record["core"]),
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        raise UsageError(
+            f"{path} is not a profile ({error}); make one: specx bench --curve -o {path}"
+        ) from error
+
+
+def _curve(record: dict[str, Any]) -> Curve:
+    curve = Curve(**{k: tuple(v) if isinstance(v, list) else v for k, v in record.items()})
+    seconds = [curve.seconds, curve.low, curve.high]
+    if not curve.widths or any(len(s) != len(curve.widths) for s in seconds):
+        raise ValueError("widths and seconds differ in length")
+    if list(curve.widths) != sorted(set(curve.widths)) or curve.widths[0] < 1:
+        raise ValueError("widths must rise from 1")
+    if not all(np.isfinite(s).all() and min(s) > 0 for s in seconds):
+        raise ValueError("seconds must be positive")
+    return curve
+
+
+def _text(value: object) -> str | None:
+    return value if isinstance(value, str) else None
+
+
+def _whole(value: object) -> int | None:
+    return value if isinstance(value, int) else None
