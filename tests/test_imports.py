@@ -17,7 +17,7 @@ LEVELS = [
     for level in (
         "errors",
         "backend",
-        "acceptance chat chisquare cost memory metadata models sampling streams text trace "
+        "acceptance chat chisquare cost memory metadata models output sampling streams text trace "
         "uncached vocabulary",
         "accept drafting schedule",
         "decoding",
