@@ -8,7 +8,16 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-__all__ = ["FORMATS", "as_csv", "as_jsonl", "as_markdown", "label_of", "speed_rows", "time_rows"]
+__all__ = [
+    "FORMATS",
+    "as_csv",
+    "as_jsonl",
+    "as_markdown",
+    "kind_rows",
+    "label_of",
+    "speed_rows",
+    "time_rows",
+]
 
 SETTINGS = {"backend": "", "draft_backend": "draft ", "temperature": "temp ", "top_k": "top-k ",
             "top_p": "top-p ", "min_p": "min-p "}  # fmt: skip
@@ -28,6 +37,26 @@ def time_rows(arms: Sequence[Record]) -> Rows:
     """A header, then acceptance and the shares of the time of each arm."""
     header = ["arm", "alpha", "kept", "tau", *PARTS, "prefill"]
     return [header, *([label_of(arm, arms), *_rates(arm), *_shares(arm)] for arm in arms)]
+
+
+def kind_rows(arms: Sequence[Record]) -> Rows:
+    """A header, then each arm on each kind of prompt; nothing where there is one kind only."""
+    kinds = list(dict.fromkeys(kind for arm in arms for kind in arm["by_kind"]))
+    if len(kinds) < 2:
+        return []
+    header = ["kind", "arm", "tok/s", "speed-up", "95% interval", "alpha", "kept", "tau"]
+    rows = [
+        [
+            kind,
+            label_of(arm, arms),
+            *_speeds(arm["by_kind"][kind])[:3],
+            *_rates(arm["by_kind"][kind]),
+        ]
+        for kind in kinds
+        for arm in arms
+        if kind in arm["by_kind"]
+    ]
+    return [header, *rows]
 
 
 def label_of(arm: Record, arms: Sequence[Record]) -> str:
@@ -53,8 +82,8 @@ def _speeds(arm: Record) -> list[str]:
         _number(arm["tok_s"], "{:.2f}"),
         _times(arm["speedup"]),
         "" if low is None else f"{low:.2f} to {high:.2f}",
-        _times(arm["predicted"]),
-        _times(arm["predicted_textbook"]),
+        _times(arm.get("predicted")),
+        _times(arm.get("predicted_textbook")),
     ]
 
 
@@ -84,7 +113,8 @@ def _plain(value: object) -> str:
 def as_markdown(record: Record) -> str:
     """Both tables, warnings and provenance."""
     arms = record["arms"]
-    parts = [_table(speed_rows(arms)), _table(time_rows(arms))]
+    tables = (speed_rows(arms), time_rows(arms), kind_rows(arms))
+    parts = [_table(rows) for rows in tables if rows]
     parts += [f"- {w['text']}; {w['remedy']}" for w in record["warnings"]]
     provenance = json.dumps(record["provenance"], indent=1, ensure_ascii=False)
     return "\n\n".join([*parts, f"```json\n{provenance}\n```"]) + "\n"

@@ -52,6 +52,26 @@ def _summary(arm: Arm, runs: Sequence[Run], results: Results) -> dict[str, Any]:
         "expected_accepted": tally.expected_a_round(),
         "time": tally.time(),
         "prefill_s": sum(run.prefill_s for run in runs),
+        "by_kind": _by_kind(arm, runs, plain),
+    }
+
+
+def _by_kind(arm: Arm, runs: Sequence[Run], plain: Sequence[Run]) -> dict[str, dict[str, Any]]:
+    """Speed and acceptance on each kind of prompt."""
+    kinds: dict[str, list[Run]] = {}
+    for run in runs:
+        kinds.setdefault(run.kind, []).append(run)
+    return {kind: _kind(arm, its_runs, plain) for kind, its_runs in kinds.items()}
+
+
+def _kind(arm: Arm, runs: Sequence[Run], plain: Sequence[Run]) -> dict[str, Any]:
+    tally = merged([run.tally for run in runs])
+    return {
+        "tok_s": median(run.tok_s for run in runs),
+        **_speedups(median_speedup(paired_ratios(runs, plain)) if arm.gamma else None),
+        "alpha": tally.alpha,
+        "kept": tally.kept,
+        "tau": tally.tau,
     }
 
 

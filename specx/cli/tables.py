@@ -9,7 +9,7 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from specx.bench.render import label_of, speed_rows, time_rows
+from specx.bench.render import kind_rows, label_of, speed_rows, time_rows
 
 __all__ = ["print_comparison", "print_results"]
 
@@ -18,8 +18,9 @@ WIDE = 160
 
 
 def print_results(record: Mapping[str, Any]) -> None:
-    """Both tables; warnings go to standard error."""
-    for rows in (speed_rows(record["arms"]), time_rows(record["arms"])):
+    """The tables; warnings go to standard error."""
+    arms = record["arms"]
+    for rows in filter(None, (speed_rows(arms), time_rows(arms), kind_rows(arms))):
         _print(rows)
     done = max((arm["n_runs"] for arm in record["arms"]), default=0)
     if not record["complete"]:
