@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from statistics import median
+
 from specx.cost import Curve, Profile, acceptance_needed, predicted_speedup, uniform_tokens
 
 __all__ = ["explain", "stairs"]
 
-RISE = 0.12
-"""A step in the curve worth naming, over the width before it."""
+STEP = 2.0
+"""A rise worth naming, in units of the curve's usual rise from one width to the next."""
+REACHED = 0.95
+"""An acceptance rate above this is no drafter's."""
+NOISE = 0.02
 ALPHAS = (0.5, 0.7, 0.9)
 WORTH = 1.02
 
@@ -16,10 +21,10 @@ def explain(profile: Profile) -> list[str]:
     """Sentences, one a line."""
     gammas = range(1, profile.verifier.widths[-1])
     needed = {gamma: acceptance_needed(profile, gamma) for gamma in gammas}
-    paying = {gamma: alpha for gamma, alpha in needed.items() if alpha is not None}
+    paying = {g: alpha for g, alpha in needed.items() if alpha is not None and alpha <= REACHED}
     lines = [_shape(profile.verifier), _drafter(profile)]
     if not paying:
-        return [*lines, "No gamma pays, however many drafts are accepted: decode plainly."]
+        return [*lines, f"No gamma pays below an acceptance rate of {REACHED}: decode plainly."]
     least = min(paying, key=lambda gamma: paying[gamma])
     lines.append(
         f"Speculation pays from an acceptance rate of {paying[least]:.2f} on (gamma {least}); "
@@ -29,12 +34,14 @@ def explain(profile: Profile) -> list[str]:
 
 
 def stairs(curve: Curve) -> list[int]:
-    """Widths whose pass costs a step more than that of one token less."""
-    return [
-        width
+    """Widths at which the cost rises much more than it usually does."""
+    neighbours = [
+        (width, curve(width) - curve(before))
         for before, width in zip(curve.widths, curve.widths[1:], strict=False)
-        if width == before + 1 and curve(width) > (1 + RISE) * curve(before)
+        if width == before + 1
     ]
+    usual = median([rise for _, rise in neighbours]) if neighbours else 0.0
+    return [width for width, rise in neighbours if rise > STEP * max(usual, NOISE * curve(1))]
 
 
 def _shape(curve: Curve) -> str:
