@@ -1,9 +1,9 @@
 """The tables of docs/benchmarks.md: measures them, and writes the page from what was measured.
 
-    scripts/benchmarks.py run --models models/test          # about half an hour; goes on where it was
-    scripts/benchmarks.py run gamma --models models/test    # one table
-    scripts/benchmarks.py page                              # writes the tables into the page
-    scripts/benchmarks.py page --check                      # only compares
+    scripts/benchmarks.py run --models models/test         # half an hour; goes on where it was
+    scripts/benchmarks.py run gamma --models models/test   # one table
+    scripts/benchmarks.py page                             # writes the tables into the page
+    scripts/benchmarks.py page --check                     # only compares
 
 Each table is one `specx bench` command a verifier; its JSON is kept in docs/benchmarks.
 """
@@ -149,7 +149,7 @@ SPEED = ["tok/s", "speed-up", "predicted", "textbook", "alpha", "kept", "tau"]
 
 
 def gamma_table() -> str:
-    """gamma against the verifier alone."""
+    """One gamma after the other, against the verifier alone."""
     rows = [[label, drafting(arm), *speeds(arm)] for label, arm in arms_of("gamma")]
     rows += [
         [REFERENCE, "verifier alone", "13.9-14.1", "", "", "", "", "", ""],
