@@ -8,7 +8,7 @@ an order between formats of one model and decides whether speculation pays. The 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ __all__ = [
     "Curve",
     "Profile",
     "acceptance_needed",
+    "curve_of",
     "expected_tokens",
     "measure_curve",
     "predicted_speedup",
@@ -31,6 +32,7 @@ __all__ = [
     "read_profile",
     "round_seconds",
     "textbook_speedup",
+    "time_pass",
     "uniform_tokens",
     "write_profile",
 ]
@@ -115,19 +117,37 @@ def measure_curve(
         raise UsageError(f"{len(tokens)} tokens are too few to time passes of {widths[-1]}")
     model.truncate(0)
     model.forward(tokens[:n_past], n_logits=0)
-    timed: dict[int, list[float]] = {width: [] for width in widths}
+    samples: dict[int, list[float]] = {width: [] for width in widths}
     order, done = np.random.default_rng(0), 0
     for repeat in range(repeats + 1):  # the first is a warm-up
         for width in order.permutation(widths).tolist():
-            model.checkpoint()
-            begun = model.clock()
-            model.forward(tokens[n_past : n_past + width], n_logits=min(rows or width, width))
-            timed[width] += [model.clock() - begun] if repeat else []
-            model.truncate(n_past)
+            seconds = time_pass(model, tokens[n_past : n_past + width], rows)
+            samples[width] += [seconds] if repeat else []
             done += 1
             report(done)
     model.truncate(0)
-    quartiles = [np.quantile(timed[width], [0.25, 0.5, 0.75]).tolist() for width in widths]
+    return curve_of(model, n_past, samples)
+
+
+def time_pass(model: LogitsBackend, tokens: Sequence[int], rows: int | None = None) -> float:
+    """Seconds of one pass over `tokens`, which are forgotten again; `rows` as in `measure_curve`.
+
+    Where the pass before was of another width, this includes what the runtime spends on the change
+    (0.1 ms in llama.cpp).
+    """
+    n_past = model.n_past
+    model.checkpoint()
+    begun = model.clock()
+    model.forward(tokens, n_logits=min(rows or len(tokens), len(tokens)))
+    seconds = model.clock() - begun
+    model.truncate(n_past)
+    return seconds
+
+
+def curve_of(model: LogitsBackend, n_past: int, samples: Mapping[int, Sequence[float]]) -> Curve:
+    """The curve of seconds sampled by width; every width has as many."""
+    widths = sorted(samples)
+    quartiles = [np.quantile(samples[width], [0.25, 0.5, 0.75]).tolist() for width in widths]
     low, seconds, high = (tuple(column) for column in zip(*quartiles, strict=True))
     about = model.describe()
     return Curve(
@@ -136,7 +156,7 @@ def measure_curve(
         quantisation=_text(about.get("quantisation")),
         threads=_whole(about.get("threads")),
         n_past=n_past,
-        repeats=repeats,
+        repeats=len(samples[widths[0]]),
         widths=tuple(widths),
         seconds=seconds,
         low=low,

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from specx.bench.profiling import Samples
 from specx.cost import Profile, profile_from, profile_record
 from specx.decoding import Times
 from specx.errors import UsageError
@@ -84,6 +85,8 @@ class Results:
     runs: dict[Arm, list[Run]] = field(default_factory=dict)
     profiles: dict[str, Profile] = field(default_factory=dict)
     """By the arm's `runtimes`."""
+    timings: dict[str, Samples] = field(default_factory=dict)
+    """What the profiles were made of."""
     provenance: dict[str, Any] = field(default_factory=dict)
     warnings: list[dict[str, str]] = field(default_factory=list)
     planned: int = 0
@@ -116,6 +119,7 @@ def results_record(results: Results, arms: list[dict[str, Any]]) -> dict[str, An
             for summary, runs in zip(arms, results.runs.values(), strict=True)
         ],
         "profiles": {key: profile_record(p) for key, p in results.profiles.items()},
+        "timings": results.timings,
         "provenance": results.provenance,
         "warnings": results.warnings,
     }
@@ -147,6 +151,7 @@ def read_results(path: Path) -> Results:
                 for arm in record["arms"]
             },
             profiles={key: profile_from(each) for key, each in record["profiles"].items()},
+            timings={key: _samples(each) for key, each in record["timings"].items()},
             provenance=record["provenance"],
             warnings=record["warnings"],
             planned=record["planned"],
@@ -155,6 +160,13 @@ def read_results(path: Path) -> Results:
         raise UsageError(
             f"{path} is no result of specx bench ({error!r}); make one: specx bench -o {path}"
         ) from error
+
+
+def _samples(record: dict[str, dict[str, list[float]]]) -> Samples:
+    return {
+        role: {int(width): seconds for width, seconds in timed.items()}
+        for role, timed in record.items()
+    }
 
 
 def _run_record(run: Run) -> dict[str, Any]:
