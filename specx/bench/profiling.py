@@ -11,6 +11,7 @@ from specx.cost import Curve, Profile, measure_curve
 from specx.errors import UsageError
 from specx.pair import Pair
 from specx.sampling import SamplingParams
+from specx.vocabulary import readable
 
 __all__ = ["encode_prompt", "profile_pair"]
 
@@ -37,7 +38,7 @@ def profile_pair(
         curves.append(
             measure_curve(
                 model,
-                tokens,
+                readable(tokens, model.n_vocab),
                 widths,
                 repeats,
                 rows=None if model is pair.verifier else 1,
