@@ -33,6 +33,7 @@ __all__ = [
     "round_seconds",
     "textbook_speedup",
     "time_pass",
+    "uniform_speedup",
     "uniform_tokens",
     "write_profile",
 ]
@@ -109,7 +110,8 @@ def measure_curve(
     Raises
     ------
     UsageError
-        If there are fewer tokens than the widest pass needs, with one before it.
+        If there are fewer tokens than the widest pass needs, with one before it, or if no time
+        passes.
     """
     widths = sorted(set(widths))
     n_past = len(tokens) - widths[-1]
@@ -149,6 +151,8 @@ def curve_of(model: LogitsBackend, n_past: int, samples: Mapping[int, Sequence[f
     widths = sorted(samples)
     quartiles = [np.quantile(samples[width], [0.25, 0.5, 0.75]).tolist() for width in widths]
     low, seconds, high = (tuple(column) for column in zip(*quartiles, strict=True))
+    if min(low) <= 0:
+        raise UsageError(f"{model.name} takes no time that its clock shows; there is no speed then")
     about = model.describe()
     return Curve(
         model=model.name,
@@ -220,17 +224,25 @@ def textbook_speedup(alpha: float, gamma: int, cost_ratio: float) -> float:
     return uniform_tokens(alpha, gamma) / (gamma * cost_ratio + 1)
 
 
+def uniform_speedup(profile: Profile, alpha: float, gamma: int) -> float:
+    """The predicted speed-up where every position accepts at the rate `alpha`."""
+    return predicted_speedup(
+        profile,
+        gamma,
+        uniform_tokens(alpha, gamma),
+        full=alpha**gamma,
+        core=(2 * gamma + 1) * profile.core,  # the drafter's rows, and the verifier's
+        core_plain=profile.core,
+    )
+
+
 def acceptance_needed(profile: Profile, gamma: int) -> float | None:
     """The acceptance rate from which a fixed `gamma` is faster than none; None if no rate is."""
-    rows = 2 * gamma + 1
-    cost = round_seconds(profile, gamma, core=rows * profile.core) / (
-        profile.verifier(1) + profile.core
-    )
-    if cost >= gamma + 1:
+    if uniform_speedup(profile, 1, gamma) <= 1:
         return None
-    if cost <= 1:
+    if uniform_speedup(profile, 0, gamma) >= 1:
         return 0.0
-    return float(brentq(lambda alpha: uniform_tokens(alpha, gamma) - cost, 0, 1))
+    return float(brentq(lambda alpha: uniform_speedup(profile, alpha, gamma) - 1, 0, 1))
 
 
 def write_profile(profile: Profile, path: Path) -> None:
@@ -265,25 +277,27 @@ def read_profile(path: Path) -> Profile:
         record = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise UsageError(f"cannot read the profile {path}: {error.strerror}") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise UsageError(f"{path} is not JSON, let alone a profile: {error}") from error
     try:
         if record["specx_profile"] != FORMAT:
             raise UsageError(f"{path} is a profile of format {record['specx_profile']}; measure it")
         return profile_from(record)
-    except (KeyError, TypeError, ValueError) as error:
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise UsageError(
-            f"{path} is not a profile ({error}); make one: specx bench --curve -o {path}"
+            f"{path} is not a profile ({error!r}); make one: specx bench --curve -o {path}"
         ) from error
 
 
 def profile_from(record: dict[str, Any]) -> Profile:
     """The profile that `profile_record` took apart."""
-    drafter = record.get("drafter")
+    drafter, core = record.get("drafter"), float(record["core"])
+    if not 0 <= core < float("inf"):
+        raise ValueError("core must be 0 or more")
     return Profile(
         verifier=_curve(record["verifier"]),
         drafter=None if drafter is None else _curve(drafter),
-        core=float(record["core"]),
+        core=core,
     )
 
 
@@ -295,8 +309,10 @@ def _curve(record: dict[str, Any]) -> Curve:
     seconds = [curve.seconds, curve.low, curve.high]
     if not curve.widths or any(len(s) != len(curve.widths) for s in seconds):
         raise ValueError("widths and seconds differ in length")
-    if list(curve.widths) != sorted(set(curve.widths)) or curve.widths[0] < 1:
+    if list(curve.widths) != sorted(set(curve.widths)) or curve.widths[0] != 1:
         raise ValueError("widths must rise from 1")
+    if not all(isinstance(width, int) for width in curve.widths):
+        raise ValueError("widths must be whole numbers")
     if not all(np.isfinite(s).all() and min(s) > 0 for s in seconds):
         raise ValueError("seconds must be positive")
     return curve

@@ -15,6 +15,7 @@ from specx.cost import Curve, Profile, curve_of, measure_curve, time_pass
 from specx.errors import UsageError
 from specx.pair import Pair
 from specx.sampling import SamplingParams
+from specx.vocabulary import readable
 
 __all__ = ["PassTimer", "Samples", "encode_prompt", "profile_pair"]
 
@@ -94,7 +95,7 @@ def profile_pair(
         curves.append(
             measure_curve(
                 model,
-                tokens,
+                readable(tokens, model.n_vocab),
                 widths,
                 repeats,
                 rows=None if model is pair.verifier else 1,

@@ -93,8 +93,9 @@ class Results:
     """Runs that each arm was to have."""
 
     def add(self, arm: Arm, run: Run) -> None:
-        """Count a run to its arm."""
-        self.runs.setdefault(arm, []).append(run)
+        """Count a run to its arm, in the place of one with the same key."""
+        others = [other for other in self.runs.get(arm, []) if other.key != run.key]
+        self.runs[arm] = [*others, run]
 
     @property
     def n_done(self) -> int:
@@ -137,7 +138,7 @@ def read_results(path: Path) -> Results:
         record = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise UsageError(f"cannot read {path}: {error.strerror}") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise UsageError(f"{path} is not JSON: {error}") from error
     try:
         if record["specx_bench"] != FORMAT:
@@ -152,11 +153,11 @@ def read_results(path: Path) -> Results:
             },
             profiles={key: profile_from(each) for key, each in record["profiles"].items()},
             timings={key: _samples(each) for key, each in record["timings"].items()},
-            provenance=record["provenance"],
+            provenance=dict(record["provenance"]),
             warnings=record["warnings"],
             planned=record["planned"],
         )
-    except (KeyError, TypeError, ValueError) as error:
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise UsageError(
             f"{path} is no result of specx bench ({error!r}); make one: specx bench -o {path}"
         ) from error
