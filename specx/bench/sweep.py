@@ -121,14 +121,13 @@ def _run_group(
 ) -> None:
     """Every missing block under all `arms`, each time beginning with another one."""
     missing = _missing(plan, results, arms)
-    timed = next((arm for arm in arms if arm.gamma and arm.cached), arms[0])
     for arm in arms if missing else []:
         bench.run(arm, *missing[0], limit=WARM_UP_TOKENS)
     for turn, (repetition, prompt) in enumerate(missing):
         first = turn % len(arms)
         block: dict[Arm, Run] = {}
         for place, arm in enumerate([*arms[first:], *arms[:first]]):
-            block[arm] = bench.run(arm, repetition, prompt, limit=plan.n, timed=arm is timed)
+            block[arm] = bench.run(arm, repetition, prompt, limit=plan.n, timed=arm.cached)
             report(results.n_done + place + 1)
         for arm, run in block.items():
             results.add(arm, run)
@@ -178,7 +177,7 @@ class Bench:
             tally.add(done)
         tally.total = clock() - decoding
         if timed:
-            self.timer.time(tokens, n_prompt)
+            self.timer.time(tokens, n_prompt, pair.models)
         return Run(
             prompt=prompt.id,
             kind=prompt.kind,
