@@ -161,7 +161,7 @@ class Bench:
         settings = Settings(
             sampling=arm.sampling,
             gamma=arm.gamma,
-            rule=arm.rule if arm.gamma else "token",
+            rule="token" if arm.sampling.greedy or not arm.gamma else arm.rule,
             seed=seed,
         )
         stop = Stop(pair.verifier.tokenizer, limit, ignore_eos=self.plan.ignore_eos)
