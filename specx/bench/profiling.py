@@ -52,11 +52,12 @@ class PassTimer:
         for role, model in self.models.items():
             if model not in models:
                 continue
-            _return_to(model, text[:middle])
+            _return_to(model, readable(text[:middle], model.n_vocab))
             timed = self.samples.setdefault(role, {})
             for _ in range(ROUNDS_AT_ONCE):
                 for width in self._order.permutation(self.widths).tolist():
-                    seconds = time_pass(model, ahead[:width], None if role == "verifier" else 1)
+                    fed = readable(ahead[:width], model.n_vocab)
+                    seconds = time_pass(model, fed, None if role == "verifier" else 1)
                     timed.setdefault(width, []).append(seconds)
 
     def profile(self, core: float) -> Profile:

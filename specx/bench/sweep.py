@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from itertools import groupby
 
-from specx.acceptance import RULES
+from specx.backend import LogitsBackend
 from specx.bench.profiling import PassTimer, encode_prompt
 from specx.bench.records import Arm, Results, Run
 from specx.decoding import Stop
@@ -127,7 +127,9 @@ def _run_group(
         first = turn % len(arms)
         block: dict[Arm, Run] = {}
         for place, arm in enumerate([*arms[first:], *arms[:first]]):
-            block[arm] = bench.run(arm, repetition, prompt, limit=plan.n, timed=arm.cached)
+            block[arm] = bench.run(arm, repetition, prompt, limit=plan.n)
+            if arm.cached:
+                bench.time_passes()
             report(results.n_done + place + 1)
         for arm, run in block.items():
             results.add(arm, run)
@@ -150,11 +152,10 @@ class Bench:
             model.truncate(0)
         self.speculative, self.plain = pair, Pair(pair.verifier)
         self.uncached = Pair(*map(Uncached, pair.models))
+        self._last: tuple[list[int], int, list[LogitsBackend]] = [], 0, []
 
-    def run(
-        self, arm: Arm, repetition: int, prompt: Prompt, *, limit: int, timed: bool = False
-    ) -> Run:
-        """One generation from empty caches; where `timed`, single passes in its text after it."""
+    def run(self, arm: Arm, repetition: int, prompt: Prompt, *, limit: int) -> Run:
+        """One generation from empty caches."""
         pair = self.plain
         if arm.gamma:
             pair = self.speculative if arm.cached else self.uncached
@@ -166,7 +167,7 @@ class Bench:
         settings = Settings(
             sampling=arm.sampling,
             gamma=arm.gamma,
-            rule=arm.rule if arm.rule in RULES else "token",  # unused
+            rule="token" if arm.sampling.greedy or not arm.gamma else arm.rule,
             seed=seed,
         )
         stop = Stop(pair.verifier.tokenizer, limit, ignore_eos=self.plan.ignore_eos)
@@ -176,8 +177,7 @@ class Bench:
         for done in pair.rounds(tokens, settings, stop):
             tally.add(done)
         tally.total = clock() - decoding
-        if timed:
-            self.timer.time(tokens, n_prompt, pair.models)
+        self._last = tokens, n_prompt, pair.models
         return Run(
             prompt=prompt.id,
             kind=prompt.kind,
@@ -188,3 +188,7 @@ class Bench:
             stop_reason=str(stop.reason),
             tally=tally,
         )
+
+    def time_passes(self) -> None:
+        """Time single passes in the text of the last run, whose caches still hold it."""
+        self.timer.time(*self._last)
