@@ -28,8 +28,8 @@ T_DRAFT = [2 * MS, 3 * MS]
 
 def certain(follows: str, costs: list[float], truncate: float = 0.0) -> ToyTable:
     """A table that is sure of its next letter: `follows` names those after a, b and c."""
-    rows = {(i + 1,): np.eye(4)[WORDS.index(word)].tolist() for i, word in enumerate(follows)}
-    rows[()] = np.eye(4)[1].tolist()
+    rows: dict[tuple[int, ...], list[float]] = {(): np.eye(4)[1].tolist()}
+    rows |= {(i + 1,): np.eye(4)[WORDS.index(word)].tolist() for i, word in enumerate(follows)}
     return ToyTable(
         tokens=WORDS, rows=rows, bos="<s>", forward_cost=tuple(costs), truncate_cost=truncate
     )
@@ -320,7 +320,7 @@ def test_each_pair_of_runtimes_is_loaded_once_and_profiled_by_its_name() -> None
 
 def test_a_drafter_of_fewer_ids_is_timed_too() -> None:
     """The verifier's ids that it lacks are read as another, as in a run."""
-    rows = {(): [0.0, 1.0, 0.0]}
+    rows: dict[tuple[int, ...], list[float]] = {(): [0.0, 1.0, 0.0]}
     small = ToyTable(tokens=WORDS[:3], rows=rows, bos="<s>", forward_cost=tuple(T_DRAFT))
     results = sweep(plan(arm(), arm(2)), VERIFIER, small)
     assert results.profiles["toy"].drafter is not None
