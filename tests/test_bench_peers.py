@@ -277,7 +277,17 @@ class Broken:
 
 
 ASKS = [Question(name, [1], "") for name in ("factual-1", "code-1")]
-SETTINGS: dict[str, Any] = {"prompts": ["factual-1", "code-1"], "n": 16}
+SETTINGS: dict[str, Any] = {
+    "verifier": "v.gguf",
+    "drafter": "d.gguf",
+    "prompts": ["factual-1", "code-1"],
+    "n": 16,
+    "temperature": 0.7,
+    "top_p": 0.9,
+    "gammas": [1, 2, 3],
+    "rule": "block",
+    "threads": 2,
+}
 
 
 def plan(log: list[Any], *, peer: Side | None = None, repetitions: int = 3) -> Plan:
@@ -372,7 +382,7 @@ def test_more_repetitions_are_added(tmp_path: Path) -> None:
 
 def test_each_step_says_what_is_left(tmp_path: Path) -> None:
     said = measured(take_up(tmp_path / "r.json", SETTINGS), plan([], repetitions=1))
-    assert said[0].startswith("factual-1, specx, pair, gamma 1: 11.")
+    assert said[0].startswith("factual-1, specx pair, gamma 1: 11.")
     assert [line.split("; ")[1].split(" steps")[0] for line in said] == [
         str(left) for left in range(13, -1, -1)
     ]
@@ -475,6 +485,7 @@ def test_tables_of_a_page_hold_every_group_that_was_measured(
     shown = page.peers_table()
     assert f"| {page.PAIR} | {page.SIMPLE} | 1.25x (1.25 to 1.25) |" in shown
     assert f"| {page.PAIR} | 2, 2 |" in shown
+    assert "v.gguf with d.gguf, temperature 0.7, top-p 0.9, at most 16 tokens" in shown
     assert "generate(assistant_model)" not in shown
 
 

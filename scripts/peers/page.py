@@ -13,8 +13,8 @@ __all__ = ["GROUPS", "Group", "file_of", "peers_table", "rules_of", "rules_table
 
 RECORDS = Path(__file__).resolve().parent.parent.parent / "docs" / "benchmarks"
 
-PLAIN, PAIR, MIXED = "specx, verifier alone", "specx, pair", "specx, mixed pair"
-SIMPLE, LOOKUP = "llama-speculative-simple", "llama-cpp-python, prompt lookup"
+PLAIN, PAIR, MIXED = "specx verifier alone", "specx pair", "specx mixed pair"
+SIMPLE, LOOKUP = "llama-speculative-simple", "prompt lookup of llama-cpp-python"
 GENERATE = "generate(assistant_model)"
 
 LIMITS = {
@@ -83,9 +83,22 @@ def records() -> Iterator[tuple[str, Record]]:
 
 
 def tables_of(group: str, record: Record) -> str:
-    """Both tables of a group, and the words."""
-    parts = [ratio_table(GROUPS[group], record), speed_table(GROUPS[group], record)]
+    """Both tables of a group, and the words before and after."""
+    parts = [heading(GROUPS[group], record)]
+    parts += [ratio_table(GROUPS[group], record), speed_table(GROUPS[group], record)]
     return "\n".join([*parts, limits(GROUPS[group], record)])
+
+
+def heading(group: Group, record: Record) -> str:
+    """What was measured, in a sentence."""
+    settings = record.data["settings"]
+    tried = ", ".join(map(str, settings["gammas"]))
+    return (
+        f"On {group.name}: {settings['verifier']} with {settings['drafter']}, temperature "
+        f"{settings['temperature']:g}, top-p {settings['top_p']:g}, at most {settings['n']} "
+        f"tokens, {settings['threads']} threads; each side at its best gamma of {tried} on each "
+        f"prompt, specx with the rule {settings['rule']}.\n"
+    )
 
 
 def ratio_table(group: Group, record: Record) -> str:
