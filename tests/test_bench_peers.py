@@ -403,6 +403,7 @@ def test_a_peer_that_fails_is_a_finding_and_is_tried_again(tmp_path: Path) -> No
     log: list[Any] = []
     measured(take_up(path, SETTINGS), plan(log))
     assert read(path).data["failures"] == {}
+    assert len(read(path).data["blocks"]) == 6
     assert len(log) == 2 * 3 + 6 * 3  # its own choices, and every block with all sides again
     assert len(read(path).ratios(page.PAIR, page.SIMPLE)["code-1"]) == 3
 
@@ -451,6 +452,9 @@ def test_the_rules_are_expected_from_the_same_arrays(tmp_path: Path) -> None:
         expected = entry["expected"]
         assert (entry["rule"], entry["temperature"]) == ("token", 1.0)
         assert expected["block"] >= expected["token"] >= expected["match"] > 0
+    seed = given.seed_of("acceptance", given.prompts[0])
+    tally = pair.decode(given.prompts[0], 2, seed, 200, 1.0)
+    assert record.data["acceptance"][0]["expected"] == tally.expected_a_round()
     assert list(Steps(given, record)) == []
     lines = page.rules_of([("llamacpp", record)]).splitlines()
     assert lines[2].startswith("| llama.cpp | code-1, 1 | 2 |")
