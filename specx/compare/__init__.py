@@ -1,0 +1,35 @@
+"""One pair on two systems: is it the algorithm or the runtime?"""
+
+from specx.compare.agreement import Agreement, Forced, agreement_along
+from specx.compare.findings import Findings, Outcome, findings_of
+from specx.compare.names import Traits, differences, names_of
+from specx.compare.records import comparison_record, read_comparison
+from specx.compare.run import Comparison, System, measure_costs, n_passes, run_blocks
+from specx.compare.split import Acceptance, Costs, Split, speedup, split_difference
+from specx.compare.words import Verdict, verdict
+
+__all__ = [
+    "Acceptance",
+    "Agreement",
+    "Comparison",
+    "Costs",
+    "Findings",
+    "Forced",
+    "Outcome",
+    "Split",
+    "System",
+    "Traits",
+    "Verdict",
+    "agreement_along",
+    "comparison_record",
+    "differences",
+    "findings_of",
+    "measure_costs",
+    "n_passes",
+    "names_of",
+    "read_comparison",
+    "run_blocks",
+    "speedup",
+    "split_difference",
+    "verdict",
+]
