@@ -38,9 +38,9 @@ def differences(a: Traits, b: Traits) -> dict[str, tuple[object, object]]:
 def names_of(a: Traits, b: Traits) -> tuple[str, str]:
     """A name each, made of what differs."""
     differ = differences(a, b)
-    if not differ:
-        return SAME
     first, second = (_name(side, differ) for side in (a, b))
+    if not first:
+        return SAME
     return (first, second) if first != second else (f"{first} (A)", f"{second} (B)")
 
 
