@@ -123,7 +123,7 @@ def test_an_interruption_shows_what_whole_blocks_gave(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    real = command.run_blocks
+    real = command.run_comparison
 
     def interrupted(*args: Any, **kwargs: Any) -> None:
         def report(runs: int) -> None:
@@ -132,7 +132,7 @@ def test_an_interruption_shows_what_whole_blocks_gave(
 
         real(*args, report=report)
 
-    monkeypatch.setattr(command, "run_blocks", interrupted)
+    monkeypatch.setattr(command, "run_comparison", interrupted)
     output = tmp_path / "found.json"
     code = compare(*PAIR, *SHORT, "-f", prompts, "--against", steep, "-o", output)
     assert code == 130
@@ -150,7 +150,7 @@ def test_an_interruption_before_a_block_leaves_the_file_alone(
     def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(command, "measure_costs", interrupted)
+    monkeypatch.setattr(command, "run_comparison", interrupted)
     output = tmp_path / "found.json"
     code = compare(*PAIR, "-f", prompts, "--against-backend", "toy", "-o", output)
     out, err = capsys.readouterr()
@@ -256,9 +256,15 @@ def test_threads_of_a_are_bs_too_where_nothing_else_is_said(
     demo_verifier: Path, demo_drafter: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pytest.importorskip("torch")
-    assert compare("-m", demo_verifier, "-md", demo_drafter, *DEMO, "-ctk", "f16", "-q") == 0
-    assert "keys in f16, B is transformers, keys in the default type" in capsys.readouterr().out
-    assert compare("-m", demo_verifier, "-md", demo_drafter, *DEMO) == 0
+    pair = "-m", demo_verifier, "-md", demo_drafter
+    assert compare(*pair, *DEMO, "-ctk", "f16", "--json") == 0
+    a, b = json.loads(capsys.readouterr().out)["sides"].values()
+    assert (a["name"], b["name"]) == (
+        "llama.cpp, keys in f16",
+        "transformers, keys in the default type",
+    )
+    assert a["threads"] == a["draft_threads"] == b["threads"] == b["draft_threads"]
+    assert compare(*pair, *DEMO) == 0
     assert "threads, the default of A's runtime (-t sets it)" in capsys.readouterr().err
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 import pytest
 
@@ -19,9 +20,7 @@ from specx.compare import (
     System,
     Verdict,
     findings_of,
-    measure_costs,
-    n_passes,
-    run_blocks,
+    run_comparison,
     verdict,
 )
 from specx.compare.agreement import means
@@ -32,6 +31,7 @@ from specx.suites import Prompt
 from specx_backends.toy import Toy, ToyTable
 
 GAMMA = 4
+Rows: TypeAlias = dict[tuple[int, ...], tuple[float, ...]]
 PROMPTS = [Prompt("one", "own", "abba"), Prompt("two", "own", "baab")]
 FLAT, STEEP = (0.100, 0.105, 0.110, 0.115, 0.120), (0.050, 0.090, 0.130, 0.160, 0.190)
 P = 0.55
@@ -49,7 +49,7 @@ class Planted:
     tokens: tuple[str, ...] = field(default=("a", "b"))
 
     def toy(self, chance: float, costs: tuple[float, ...]) -> Toy:
-        rows = {(): (chance, 1 - chance)}
+        rows: Rows = {(): (chance, 1 - chance)}
         return Toy(ToyTable(tokens=self.tokens, rows=rows, forward_cost=costs))
 
     def pair(self) -> Pair:
@@ -87,7 +87,7 @@ def systems(a: Planted, b: Planted) -> tuple[System, System]:
 
 
 def plan(n: int = 2500, repetitions: int = 1) -> Plan:
-    return Plan(arms=(), prompts=PROMPTS, n=n, repetitions=repetitions, curve_repeats=1)
+    return Plan(arms=(), prompts=PROMPTS, n=n, repetitions=repetitions)
 
 
 def comparison(n: int = 2500) -> Comparison:
@@ -96,8 +96,7 @@ def comparison(n: int = 2500) -> Comparison:
 
 def compared(a: Planted, b: Planted, n: int = 2500) -> tuple[Comparison, Findings, Verdict]:
     both, found = systems(a, b), comparison(n)
-    measure_costs(both, plan(n), found)
-    run_blocks(both, plan(n), found)
+    run_comparison(both, plan(n), found)
     findings = findings_of(found)
     return found, findings, verdict(findings, means(list(found.verifiers.values())))
 
@@ -198,8 +197,7 @@ def test_verifiers_that_are_two_models_are_told_to_be() -> None:
 def test_runs_take_turns_and_share_their_seeds() -> None:
     both, found = systems(Planted(0.8), Planted(0.5)), comparison(40)
     done: list[int] = []
-    measure_costs(both, plan(40, 2), found)
-    run_blocks(both, plan(40, 2), found, report=done.append)
+    run_comparison(both, plan(40, 2), found, report=done.append)
     assert done == list(range(1, 17))
     assert found.complete
     assert found.n_blocks == 4
@@ -225,10 +223,9 @@ def test_every_block_begins_with_another_arm() -> None:
     found = comparison(8)
     for system, name in ((a, "A"), (b, "B")):
         system.pair.verifier.name = name
-    measure_costs((a, b), plan(8, 2), found)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Pair, "prefill", Noting.prefill)
-        run_blocks((a, b), plan(8, 2), found)
+        run_comparison((a, b), plan(8, 2), found)
     runs = ["".join(begun[start : start + 4]) for start in range(0, len(begun), 4)]
     assert runs == ["AABB", "AABB", "ABBA", "BBAA", "BAAB"]  # a warm-up each, then four blocks
 
@@ -240,19 +237,12 @@ def test_an_interruption_leaves_whole_blocks_only() -> None:
         if runs == 7:
             raise KeyboardInterrupt
 
-    measure_costs(both, plan(40), found)
     with pytest.raises(KeyboardInterrupt):
-        run_blocks(both, plan(40), found, report=report)
+        run_comparison(both, plan(40), found, report=report)
     assert found.n_blocks == 1
     assert not found.complete
     assert list(found.verifiers) == ["one"]
     assert findings_of(found).split.total == pytest.approx(0)
-
-
-def test_all_passes_of_both_systems_are_reported() -> None:
-    both, found, done = systems(Planted(0.8), Planted(0.8)), comparison(), list[int]()
-    measure_costs(both, plan(), found, report=done.append)
-    assert done == list(range(1, n_passes(both, plan()) + 1))
 
 
 def test_a_model_that_both_share_has_one_curve_and_is_not_compared() -> None:
@@ -260,10 +250,11 @@ def test_a_model_that_both_share_has_one_curve_and_is_not_compared() -> None:
     other = Planted(0.8, STEEP).pair().verifier
     both = System("left", a, arm()), System("right", Pair(other, a.drafter), arm())
     found = comparison(40)
-    measure_costs(both, plan(40), found)
-    run_blocks(both, plan(40), found)
+    run_comparison(both, plan(40), found)
     first, second = (next(iter(side.profiles.values())) for side in found.results)
-    assert first.drafter is second.drafter
+    assert first.drafter == second.drafter
+    assert first.drafter is not None
+    assert first.drafter.repeats == 2 * first.verifier.repeats
     assert first.verifier(5) != second.verifier(5)
     assert found.verifiers
     assert not found.drafters
@@ -280,7 +271,7 @@ def test_the_curve_has_the_widths_that_a_round_needs(gamma: int, widths: list[in
 
 def test_systems_that_read_a_prompt_differently_are_refused() -> None:
     with pytest.raises(VocabularyError) as refused:
-        measure_costs(systems(Planted(0.8), Planted(0.8, tokens=("b", "a"))), plan(), comparison())
+        run_comparison(systems(Planted(0.8), Planted(0.8, tokens=("b", "a"))), plan(), comparison())
     assert "left and right read prompt one as different tokens (from place 0 on" in str(
         refused.value
     )
@@ -291,17 +282,16 @@ def test_systems_whose_ids_are_other_tokens_are_refused_though_the_prompts_are_r
     a, b = (Planted(0.8, tokens=("a", "b", x)) for x in ("c", "d"))
 
     def pair(side: Planted) -> Pair:
-        rows = {(): (0.5, 0.25, 0.25)}
+        rows: Rows = {(): (0.5, 0.25, 0.25)}
         return Pair(*(Toy(ToyTable(tokens=side.tokens, rows=rows)) for _ in range(2)))
 
     both = System("left", pair(a), arm()), System("right", pair(b), arm())
     with pytest.raises(VocabularyError, match="left and right have different tokens.*id 2 is 'd'"):
-        measure_costs(both, plan(), comparison())
+        run_comparison(both, plan(), comparison())
 
 
 def test_runs_without_a_draft_are_no_comparison() -> None:
     both, found = systems(Planted(0.8), Planted(0.8)), comparison(1)
-    measure_costs(both, plan(1), found)
-    run_blocks(both, plan(1), found)
+    run_comparison(both, plan(1), found)
     with pytest.raises(UsageError, match="left drafted nothing in 2 runs; raise -n"):
         findings_of(found)

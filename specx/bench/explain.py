@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from statistics import median
 
-from specx.cost import Curve, Profile, acceptance_needed, predicted_speedup, uniform_tokens
+from specx.cost import Curve, Profile, acceptance_needed, uniform_speedup
 
 __all__ = ["explain", "stairs"]
 
@@ -73,25 +73,13 @@ def _drafter(profile: Profile) -> str:
 
 
 def _best_at(profile: Profile, alpha: float, gammas: list[int]) -> str:
-    speedups = {gamma: _speedup(profile, alpha, gamma) for gamma in gammas}
+    speedups = {gamma: uniform_speedup(profile, alpha, gamma) for gamma in gammas}
     best = max(speedups, key=lambda gamma: speedups[gamma])
     if speedups[best] < WORTH:
         return (
             f"At acceptance rate {alpha:.1f} no gamma is worth it ({speedups[best]:.2f}x at best)."
         )
     return f"At acceptance rate {alpha:.1f} the best gamma is {best}: {speedups[best]:.2f}x."
-
-
-def _speedup(profile: Profile, alpha: float, gamma: int) -> float:
-    """As predicted where every position accepts at the rate `alpha`."""
-    return predicted_speedup(
-        profile,
-        gamma,
-        uniform_tokens(alpha, gamma),
-        full=alpha**gamma,
-        core=(2 * gamma + 1) * profile.core,
-        core_plain=profile.core,
-    )
 
 
 def _ms(seconds: float) -> str:

@@ -41,7 +41,7 @@ def provenance(
     """
     return {
         "when": datetime.now(timezone.utc).isoformat(timespec="seconds"),
-        "argv": list(argv),
+        "argv": [Path(word).name if Path(word).is_absolute() else word for word in argv],
         "versions": {
             "specx": version("specx"),
             "python": platform.python_version(),

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 import sys
+import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import asdict, replace
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from specx.acceptance import RULES
 from specx.backend import Tokenizer, installed_backends
@@ -31,7 +34,7 @@ from specx.bench.profiling import encode_prompt
 from specx.bench.render import FORMATS
 from specx.bench.values import choices, numbers, whole_numbers
 from specx.cli.curve import measure_curves
-from specx.cli.load import load_pair, plan_sides, with_demo_pair
+from specx.cli.load import FIELDS, load_pair, plan_sides, with_demo_pair
 from specx.cli.options import MODELS, RUNTIME, add_options, prompt_options
 from specx.cli.progress import Progress
 from specx.cli.tables import print_comparison, print_results
@@ -43,6 +46,8 @@ from specx.suites import read_prompts, suite
 __all__ = ["bench"]
 
 INTERRUPTED = 130
+OPTIONS = frozenset({*FIELDS, *(f"{field}_draft" for field in FIELDS)} - {"weights_cache"})
+"""Of loading; each may change the speed."""
 
 SWEEP = [
     click.option(
@@ -101,9 +106,11 @@ def bench(**given: Any) -> int:
     FILES are more files for --load.
     """
     if given["loaded"]:
-        return _show([*given["loaded"], *given["files"]], given["as_json"])
+        return _show([*given["loaded"], *given["files"]], given)
     if given["files"]:
         raise UsageError(f"unexpected argument {given['files'][0]}; --load shows earlier files")
+    if given["model"] is not None and given["model_draft"] is None and _typed("gamma", "rule"):
+        raise UsageError("--gamma and --rule need a drafter; add -md DRAFTER")
     output = _output(given)
     progress = Progress(enabled=not given["quiet"])
     if given["curve"]:
@@ -111,9 +118,17 @@ def bench(**given: Any) -> int:
     return _Sweep(given, output, progress).run()
 
 
-def _show(files: list[Path], as_json: bool) -> int:
+def _typed(*options: str) -> bool:
+    """Whether one of `options` was given, not left at its default."""
+    sources = map(click.get_current_context().get_parameter_source, options)
+    return any(source is not ParameterSource.DEFAULT for source in sources)
+
+
+def _show(files: list[Path], given: dict[str, Any]) -> int:
+    if given["output"] is not None:
+        raise UsageError(f"-o {given['output']} is for what is measured; leave out -o or --load")
     records = {str(file): _record(read_results(file)) for file in files}
-    if as_json:
+    if given["as_json"]:
         click.echo(json.dumps(records, ensure_ascii=False))
         return 0
     for file, record in records.items():
@@ -173,9 +188,8 @@ class _Sweep:
         self.results.provenance["peak_memory_mib"] = round(peak_memory_mib())
         self.results.warnings = warnings_of(self.results, self.watch)
         record = _record(self.results)
-        if self.output is not None and self.results.n_done:
-            self.output.write(FORMATS[self.output.path.suffix](record))
         self._print(record)
+        self._write(record)
         return code
 
     def _print(self, record: dict[str, Any]) -> None:
@@ -185,12 +199,17 @@ class _Sweep:
             click.echo("specx: interrupted before every arm had run once", err=True)
         else:
             print_results(record)
-            if self.output is not None:
+
+    def _write(self, record: dict[str, Any]) -> None:
+        """After printing, so that a disk that filled up meanwhile does not cost the results."""
+        if self.output is not None and self.results.n_done:
+            self.output.write(FORMATS[self.output.ending](record))
+            if not self.given["as_json"]:
                 click.echo(f"written to {self.given['output']}", err=True)
 
     def _save(self) -> None:
         """After each prompt, so that nothing measured is lost."""
-        if self.output is not None and self.output.path.suffix == ".json":
+        if self.output is not None and self.output.ending == ".json":
             self.output.write(FORMATS[".json"](_record(self.results)))
 
     @contextmanager
@@ -254,7 +273,7 @@ def _arms(given: dict[str, Any]) -> list[Arm]:
 def _baseline(backend: str, temperature: float, top_p: float, given: dict[str, Any]) -> Arm:
     arm = Arm(
         backend=backend,
-        draft_backend=given["draft_backend"] or backend,
+        draft_backend=(given["model_draft"] and given["draft_backend"]) or backend,
         temperature=temperature,
         top_k=given["top_k"],
         top_p=top_p,
@@ -281,13 +300,14 @@ def _identity(plan: Plan, given: dict[str, Any]) -> dict[str, Any]:
     return {
         "model": Path(given["model"]).name,
         "model_draft": given["model_draft"] and Path(given["model_draft"]).name,
-        "prompts": [f"{prompt.id}: {len(prompt.text)} characters" for prompt in plan.prompts],
+        "prompts": [f"{p.id} {zlib.crc32(p.text.encode()):08x}" for p in plan.prompts],
         "n": plan.n,
         "repetitions": plan.repetitions,
         "seed": plan.seed,
         "ignore_eos": plan.ignore_eos,
         "raw": plan.raw,
-        "arms": len(plan.arms),
+        "arms": [" ".join(map(str, asdict(arm).values())) for arm in plan.arms],
+        "options": {name: given[name] for name in given if name in OPTIONS and given[name]},
     }
 
 
@@ -297,7 +317,15 @@ def _resumed(path: Path, identity: dict[str, Any]) -> Results:
     for key, value in identity.items():
         if before.get(key) != value:
             raise UsageError(
-                f"{path} holds another sweep ({key} {before.get(key)}, now {value}); "
+                f"{path} holds another sweep ({key}: {_difference(before.get(key), value)}); "
                 "repeat its options, or choose another -o"
             )
     return results
+
+
+def _difference(before: Any, now: Any) -> str:
+    """The first entries that differ, where these are lists."""
+    if isinstance(before, list) and isinstance(now, list):
+        pairs = zip_longest(before, now, fillvalue="none")
+        before, now = next(pair for pair in pairs if pair[0] != pair[1])
+    return f"{before}, now {now}"

@@ -23,10 +23,8 @@ from specx.compare import (
     System,
     Traits,
     comparison_record,
-    measure_costs,
-    n_passes,
     names_of,
-    run_blocks,
+    run_comparison,
 )
 from specx.compare.render import FORMATS, headings, tables
 from specx.errors import UsageError
@@ -170,10 +168,8 @@ class _Comparing:
     def _measure(self, systems: tuple[System, System], found: Comparison) -> int:
         """Fill `found`; the exit code."""
         try:
-            with self.progress.task("timing passes", n_passes(systems, self.plan)) as report:
-                measure_costs(systems, self.plan, found, report=report)
             with self.progress.task("measuring", 4 * self.plan.runs_an_arm) as report:
-                run_blocks(systems, self.plan, found, report=report)
+                run_comparison(systems, self.plan, found, report=report)
         except KeyboardInterrupt:
             return INTERRUPTED
         return 0
@@ -230,14 +226,16 @@ class _Comparing:
         }
 
     def _show(self, record: dict[str, Any]) -> None:
-        if self.output is not None:
-            self.output.write(FORMATS[self.output.path.suffix](record))
-        if self.given["as_json"]:
+        """Prints first: a disk that filled up meanwhile does not cost the results."""
+        as_json = self.given["as_json"]
+        if as_json:
             click.echo(json.dumps(record, ensure_ascii=False))
-            return
-        _print(record)
+        else:
+            _print(record)
         if self.output is not None:
-            click.echo(f"written to {self.given['output']}", err=True)
+            self.output.write(FORMATS[self.output.ending](record))
+            if not as_json:
+                click.echo(f"written to {self.given['output']}", err=True)
 
 
 def _print(record: dict[str, Any]) -> None:

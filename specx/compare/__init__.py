@@ -4,7 +4,7 @@ from specx.compare.agreement import Agreement, Forced, agreement_along
 from specx.compare.findings import Findings, Outcome, findings_of
 from specx.compare.names import Traits, differences, names_of
 from specx.compare.records import comparison_record, read_comparison
-from specx.compare.run import Comparison, System, measure_costs, n_passes, run_blocks
+from specx.compare.run import Comparison, System, run_comparison
 from specx.compare.split import Acceptance, Costs, Split, speedup, split_difference
 from specx.compare.words import Verdict, verdict
 
@@ -24,11 +24,9 @@ __all__ = [
     "comparison_record",
     "differences",
     "findings_of",
-    "measure_costs",
-    "n_passes",
     "names_of",
     "read_comparison",
-    "run_blocks",
+    "run_comparison",
     "speedup",
     "split_difference",
     "verdict",

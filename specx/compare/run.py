@@ -3,27 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from specx.backend import LogitsBackend
-from specx.bench.profiling import encode_prompt, profile_pair
+from specx.bench.profiling import PassTimer, Samples, encode_prompt
 from specx.bench.records import Arm, Results, Run
 from specx.bench.sweep import WARM_UP_TOKENS, Bench, Plan
 from specx.compare.agreement import Agreement, Forced, agreement_along
-from specx.cost import Profile
 from specx.decoding import Round, Stop
 from specx.errors import VocabularyError
 from specx.pair import Pair, Settings
+from specx.stats import merged
 from specx.vocabulary import drafter_mask, verifier_mask
 
 __all__ = [
     "Comparison",
     "System",
     "curve_widths",
-    "measure_costs",
-    "n_passes",
     "require_same_tokens",
-    "run_blocks",
+    "run_comparison",
 ]
 
 FEW_WIDTHS = 9
@@ -73,48 +71,7 @@ class Comparison:
         return all(side.complete for side in self.results)
 
 
-def measure_costs(
-    systems: tuple[System, System],
-    plan: Plan,
-    found: Comparison,
-    *,
-    report: Callable[[int], None] = lambda passes: None,
-) -> None:
-    """Time what a pass costs on each system, and name the arms in `found`; comes first.
-
-    Parameters
-    ----------
-    plan
-        Its arms are not looked at: each system brings its own two.
-    report
-        Called with the number of passes done, of `n_passes`.
-
-    Raises
-    ------
-    VocabularyError
-        If the two systems read a prompt as different tokens.
-    """
-    require_same_tokens(systems, plan)
-    half = n_passes(systems, plan) // 2
-    first = _profile(systems[0], plan, report)
-    second = _profile(systems[1], plan, lambda passes: report(half + passes))
-    profiles = first, _shared(systems, first, second)
-    for system, results, profile in zip(systems, found.results, profiles, strict=True):
-        results.planned = plan.runs_an_arm
-        results.profiles[system.speculative.runtimes] = profile
-        for arm in system.arms:
-            results.runs.setdefault(arm, [])
-
-
-def n_passes(systems: tuple[System, System], plan: Plan) -> int:
-    """Passes that `measure_costs` times, warm-up included."""
-    widths = curve_widths(systems[0].speculative.gamma)
-    return (
-        sum(len(system.pair.models) for system in systems) * (plan.curve_repeats + 1) * len(widths)
-    )
-
-
-def run_blocks(
+def run_comparison(
     systems: tuple[System, System],
     plan: Plan,
     found: Comparison,
@@ -123,15 +80,24 @@ def run_blocks(
 ) -> None:
     """Run each prompt and repetition under all four arms in turns, and add it to `found`.
 
-    Every block begins with another arm. Only whole blocks are added.
+    Every block begins with another arm; only whole blocks are added. Passes are timed after the
+    speculative runs, so that a slow minute slows them as well.
 
     Parameters
     ----------
+    plan
+        Its arms are not looked at: each system brings its own two.
     report
         Called with the number of runs that are done, of four a block.
+
+    Raises
+    ------
+    VocabularyError
+        If the two systems read a prompt as different tokens.
     """
-    benches = [Bench(system.pair, plan) for system in systems]
-    recorder = _Recorder(systems[0].pair.verifier)
+    require_same_tokens(systems, plan)
+    _expect(systems, plan, found)
+    benches, recorder = _benches(systems, plan, found), _Recorder(systems[0].pair.verifier)
     benches[0].plain = recorder
     likeness = _likeness(systems)
     arms = [(side, arm) for side in (0, 1) for arm in systems[side].arms]
@@ -141,12 +107,51 @@ def run_blocks(
         block: list[tuple[int, Arm, Run]] = []
         place = turn % len(arms)
         for side, arm in [*arms[place:], *arms[:place]]:
-            block.append((side, arm, benches[side].run(arm, repetition, prompt, limit=plan.n)))
+            timed = arm.gamma > 0
+            run = benches[side].run(arm, repetition, prompt, limit=plan.n, timed=timed)
+            block.append((side, arm, run))
             report(len(arms) * turn + len(block))
         if repetition == 0:
             likeness.along(prompt.id, recorder.text, block[0][2].n_prompt, found)
         for side, arm, run in block:
             found.results[side].add(arm, run)
+        _keep_profiles(systems, benches, found)
+
+
+def _expect(systems: tuple[System, System], plan: Plan, found: Comparison) -> None:
+    """Name the arms in `found`, and how many runs each is to have."""
+    for system, results in zip(systems, found.results, strict=True):
+        results.planned = plan.runs_an_arm
+        for arm in system.arms:
+            results.runs.setdefault(arm, [])
+
+
+def _benches(systems: tuple[System, System], plan: Plan, found: Comparison) -> list[Bench]:
+    """Each with a timer; a model that both systems share is timed for both at once."""
+    first, second = systems
+    samples: tuple[Samples, Samples] = {}, {}
+    for role, shared in (
+        ("verifier", first.pair.verifier is second.pair.verifier),
+        ("drafter", first.drafter is second.drafter),
+    ):
+        samples[0][role] = {}
+        samples[1][role] = samples[0][role] if shared else {}
+    for results, timed, system in zip(found.results, samples, systems, strict=True):
+        results.timings[system.speculative.runtimes] = timed
+    widths = curve_widths(first.speculative.gamma)
+    return [
+        Bench(system.pair, plan, PassTimer(system.pair, widths, timed))
+        for system, timed in zip(systems, samples, strict=True)
+    ]
+
+
+def _keep_profiles(
+    systems: tuple[System, System], benches: Sequence[Bench], found: Comparison
+) -> None:
+    for system, bench, results in zip(systems, benches, found.results, strict=True):
+        alone = merged([run.tally for run in results.runs[system.arms[0]]])
+        core = alone.times.core / alone.rounds if alone.rounds else 0.0
+        results.profiles[system.speculative.runtimes] = bench.timer.profile(core)
 
 
 class _Recorder(Pair):
@@ -159,22 +164,6 @@ class _Recorder(Pair):
     def rounds(self, tokens: list[int], settings: Settings, stop: Stop) -> Iterator[Round]:
         self.text = tokens  # grows in place
         return super().rounds(tokens, settings, stop)
-
-
-def _profile(system: System, plan: Plan, report: Callable[[int], None]) -> Profile:
-    """The costs in the middle of a run's context."""
-    tokens = encode_prompt(system.pair.verifier.tokenizer, plan.prompts[0].text, raw=plan.raw)
-    widths = curve_widths(system.speculative.gamma)
-    n_past = len(tokens) + plan.n // 2
-    return profile_pair(system.pair, tokens, n_past, widths, plan.curve_repeats, report=report)
-
-
-def _shared(systems: tuple[System, System], a: Profile, b: Profile) -> Profile:
-    """B's profile; a model that both systems share was timed twice and has one curve."""
-    first, second = systems
-    if first.pair.verifier is second.pair.verifier:
-        b = replace(b, verifier=a.verifier)
-    return replace(b, drafter=a.drafter) if first.drafter is second.drafter else b
 
 
 def curve_widths(gamma: int) -> list[int]:
