@@ -5,12 +5,13 @@ from __future__ import annotations
 import importlib
 import json
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from specx.cli import main
+from specx.cli import main, systems
 from specx.compare import read_comparison
 from specx.errors import UsageError
 
@@ -102,6 +103,19 @@ def test_json_is_one_object_that_holds_every_run_and_position(
     assert set(record["provenance"]["models"]) == {
         f"{side} {role}" for side in "AB" for role in ("verifier", "drafter")
     }
+
+
+def test_an_infinite_divergence_is_null_in_json(
+    prompts: Path, steep: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = steep.read_text().replace("a = 0.5, b = 0.3", "a = 0.8, b = 0.0")
+    steep.write_text(text)
+    assert compare(*PAIR, *SHORT, "-f", prompts, "--against", steep, "--json") == 0
+    record = json.loads(capsys.readouterr().out, parse_constant=lambda name: pytest.fail(name))
+    found = record["agreement"]["verifier"]
+    nulls = [value for one in found["prompts"].values() for value in one["kl"] if value is None]
+    assert len(nulls) == found["mean"]["kl_infinite"] > 0
+    assert found["mean"]["kl"] == pytest.approx(0, abs=1e-6)  # elsewhere the tables are the same
 
 
 def test_markdown_holds_tables_verdict_and_provenance(
@@ -232,6 +246,17 @@ def test_the_help_says_that_both_must_fit_and_what_the_words_mean(
     out = capsys.readouterr().out
     assert "both must fit into memory" in out
     assert "algorithm  what A's acceptance in place of B's does" in out
+
+
+def test_a_runtime_that_is_not_installed_is_told_before_anything_is_loaded(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "torch", None)
+    monkeypatch.setattr(systems, "load_side", lambda *_, **__: pytest.fail("loaded"))
+    assert compare() == 2
+    out, err = capsys.readouterr()
+    assert (out, err.count("\n")) == ("", 1)
+    assert "pip install" in err
 
 
 DEMO = ["-n", "12", "-r", "1", "--suite", "code:1"]

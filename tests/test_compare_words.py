@@ -104,6 +104,15 @@ def test_a_rest_above_both_parts_says_that_the_split_explains_little() -> None:
     assert "doing" not in found.words
 
 
+def test_a_rest_that_is_a_good_part_is_named() -> None:
+    a, b = outcome("left", 0.8, FLAT), outcome("right", 0.8, STEEP)
+    assert "comes from neither" not in told(a, b)
+    off = math.exp(0.7 * abs(findings(a, b).split.runtime))
+    found = verdict(findings(replace(a, speedup=even(a.predicted * off)), b), None)
+    assert found.cause == "runtime"
+    assert f"A factor of {off:.2f} comes from neither." in found.words
+
+
 def test_a_small_rest_beside_small_parts_is_no_reason_to_doubt() -> None:
     a, b = outcome("left", 0.8, FLAT), outcome("right", 0.8, FLAT)
     a = replace(a, speedup=even(1.03 * a.predicted))

@@ -127,12 +127,16 @@ def load_both(
 
     Raises
     ------
+    BackendError
+        If a runtime is not installed; nothing was loaded then.
     ContextError
         If the caches of all models cannot fit into memory.
     OptionError
         If two models share one number of threads and were to have two.
     """
     alone = [b for a, b in zip(planned.a, planned.b, strict=True) if not _same(a, b)]
+    for side in alone:
+        side.factory.about()  # a runtime that is not installed says so before A is loaded
     require_memory([*planned.a, *alone])
     with ExitStack() as stack:
         threads: list[tuple[LogitsBackend, object]] = []

@@ -118,7 +118,16 @@ def _because(found: Findings, cause: Cause, responsible: str) -> str:
             "curve and the runs; repeat on a quiet machine, with a higher -r, before you believe "
             f"the other two.{_but(responsible)}"
         )
-    return f"{_source(cause, found)} ({parts}): {responsible}."
+    return f"{_source(cause, found)} ({parts}): {responsible}.{_left_over(found)}"
+
+
+def _left_over(found: Findings) -> str:
+    """A rest that is smaller than the larger part, and still no small one."""
+    split = found.split
+    larger = max(abs(split.algorithm), abs(split.runtime))
+    if abs(split.rest) < max(SMALL, larger / 2):
+        return ""
+    return f" A factor of {math.exp(split.rest):.2f} comes from neither."
 
 
 def _but(responsible: str) -> str:
