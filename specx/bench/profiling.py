@@ -20,7 +20,7 @@ from specx.vocabulary import readable
 __all__ = ["PassTimer", "Samples", "encode_prompt", "profile_pair"]
 
 CORE_ROWS = 9
-ROUNDS_AT_ONCE = 3
+ROUNDS_AT_ONCE = 2
 
 Samples: TypeAlias = "dict[str, dict[int, list[float]]]"
 """Seconds of passes by role and width."""
@@ -44,24 +44,29 @@ class PassTimer:
         self._order = np.random.default_rng(0)
         self._n_past: list[int] = []
 
-    def time(self, text: Sequence[int], n_prompt: int) -> None:
-        """Time each width some times in the middle of a generation that the caches hold."""
+    def time(self, text: Sequence[int], n_prompt: int, models: Sequence[LogitsBackend]) -> None:
+        """Time each width in the middle of a generation that the caches of `models` hold."""
         middle = (n_prompt + len(text)) // 2
         self._n_past.append(middle)
         ahead = [*text[middle:], *list(text) * (self.widths[-1] // len(text) + 1)]
         for role, model in self.models.items():
-            _return_to(model, text[:middle])
+            if model not in models:
+                continue
+            _return_to(model, readable(text[:middle], model.n_vocab))
             timed = self.samples.setdefault(role, {})
             for _ in range(ROUNDS_AT_ONCE):
                 for width in self._order.permutation(self.widths).tolist():
-                    seconds = time_pass(model, ahead[:width], None if role == "verifier" else 1)
+                    fed = readable(ahead[:width], model.n_vocab)
+                    seconds = time_pass(model, fed, None if role == "verifier" else 1)
                     timed.setdefault(width, []).append(seconds)
 
     def profile(self, core: float) -> Profile:
         """What was timed so far; `core` as in `Profile`."""
         n_past = int(median(self._n_past))
         curves = {
-            role: curve_of(model, n_past, self.samples[role]) for role, model in self.models.items()
+            role: curve_of(model, n_past, self.samples[role])
+            for role, model in self.models.items()
+            if role in self.samples
         }
         return Profile(verifier=curves["verifier"], drafter=curves.get("drafter"), core=core)
 

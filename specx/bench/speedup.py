@@ -40,7 +40,7 @@ def median_speedup(
     Bootstrap over prompts: the repetitions of a prompt share its text and are no independent
     witnesses. With one prompt only, its repetitions are resampled, and the interval speaks for that
     prompt alone. The percentiles are the expanded ones of Hesterberg 2015 (arXiv 1411.5279):
-    the plain ones cover a median of 8 or 15 units at 91% instead of 95%.
+    the plain ones cover the median of 8 or of 15 units at 93% only, these at 97%.
     """
     given = {prompt: list(each) for prompt, each in ratios.items() if each}
     if not given:

@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from itertools import groupby
 
-from specx.acceptance import RULES
+from specx.backend import LogitsBackend
 from specx.bench.profiling import PassTimer, encode_prompt
 from specx.bench.records import Arm, Results, Run
 from specx.decoding import Stop
@@ -121,14 +121,15 @@ def _run_group(
 ) -> None:
     """Every missing block under all `arms`, each time beginning with another one."""
     missing = _missing(plan, results, arms)
-    timed = next((arm for arm in arms if arm.gamma and arm.cached), arms[0])
     for arm in arms if missing else []:
         bench.run(arm, *missing[0], limit=WARM_UP_TOKENS)
     for turn, (repetition, prompt) in enumerate(missing):
         first = turn % len(arms)
         block: dict[Arm, Run] = {}
         for place, arm in enumerate([*arms[first:], *arms[:first]]):
-            block[arm] = bench.run(arm, repetition, prompt, limit=plan.n, timed=arm is timed)
+            block[arm] = bench.run(arm, repetition, prompt, limit=plan.n)
+            if arm.cached:
+                bench.time_passes()
             report(results.n_done + place + 1)
         for arm, run in block.items():
             results.add(arm, run)
@@ -151,11 +152,10 @@ class Bench:
             model.truncate(0)
         self.speculative, self.plain = pair, Pair(pair.verifier)
         self.uncached = Pair(*map(Uncached, pair.models))
+        self._last: tuple[list[int], int, list[LogitsBackend]] = [], 0, []
 
-    def run(
-        self, arm: Arm, repetition: int, prompt: Prompt, *, limit: int, timed: bool = False
-    ) -> Run:
-        """One generation from empty caches; where `timed`, single passes in its text after it."""
+    def run(self, arm: Arm, repetition: int, prompt: Prompt, *, limit: int) -> Run:
+        """One generation from empty caches."""
         pair = self.plain
         if arm.gamma:
             pair = self.speculative if arm.cached else self.uncached
@@ -167,7 +167,7 @@ class Bench:
         settings = Settings(
             sampling=arm.sampling,
             gamma=arm.gamma,
-            rule=arm.rule if arm.rule in RULES else "token",  # unused
+            rule="token" if arm.sampling.greedy or not arm.gamma else arm.rule,
             seed=seed,
         )
         stop = Stop(pair.verifier.tokenizer, limit, ignore_eos=self.plan.ignore_eos)
@@ -177,8 +177,7 @@ class Bench:
         for done in pair.rounds(tokens, settings, stop):
             tally.add(done)
         tally.total = clock() - decoding
-        if timed:
-            self.timer.time(tokens, n_prompt)
+        self._last = tokens, n_prompt, pair.models
         return Run(
             prompt=prompt.id,
             kind=prompt.kind,
@@ -189,3 +188,7 @@ class Bench:
             stop_reason=str(stop.reason),
             tally=tally,
         )
+
+    def time_passes(self) -> None:
+        """Time single passes in the text of the last run, whose caches still hold it."""
+        self.timer.time(*self._last)

@@ -59,10 +59,8 @@ def print_rows(rows: list[list[str]]) -> None:
     console = Console(highlight=False, markup=False)  # a file's name may hold brackets
     if not console.is_terminal:
         console.width = WIDE
-    table = _table(rows, gap=2)
-    if console.measure(table).maximum > console.width:
-        table = _table(rows, gap=1)
-    console.print(table)
+    wide = sum(max(map(len, column)) + 2 for column in zip(*rows, strict=True)) - 2
+    console.print(_table(rows, gap=2 if wide <= console.width else 1))
     console.print()
 
 
