@@ -80,8 +80,8 @@ def run_comparison(
 ) -> None:
     """Run each prompt and repetition under all four arms in turns, and add it to `found`.
 
-    Every block begins with another arm; only whole blocks are added. Passes are timed after the
-    speculative runs, so that a slow minute slows them as well.
+    Every block begins with another arm; only whole blocks are added. Passes are timed after each
+    run, so that a slow minute slows them as well.
 
     Parameters
     ----------
@@ -107,8 +107,8 @@ def run_comparison(
         block: list[tuple[int, Arm, Run]] = []
         place = turn % len(arms)
         for side, arm in [*arms[place:], *arms[:place]]:
-            timed = arm.gamma > 0
-            run = benches[side].run(arm, repetition, prompt, limit=plan.n, timed=timed)
+            run = benches[side].run(arm, repetition, prompt, limit=plan.n)
+            benches[side].time_passes()
             block.append((side, arm, run))
             report(len(arms) * turn + len(block))
         if repetition == 0:
