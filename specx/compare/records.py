@@ -65,9 +65,16 @@ def comparison_record(
 
 
 def _warnings(found: Comparison) -> list[dict[str, str]]:
-    """Those of both sides; what concerns the machine is said once."""
-    both = [warning for side in found.results for warning in side.warnings]
-    return [warning for place, warning in enumerate(both) if warning not in both[:place]]
+    """What both sides warn of is said once, what one side does with its name."""
+    a, b = (side.warnings for side in found.results)
+    shared = [warning for warning in a if warning in b]
+    alone = [
+        {**warning, "text": f"{name}: {warning['text']}"}
+        for name, side in zip(found.names, (a, b), strict=True)
+        for warning in side
+        if warning not in shared
+    ]
+    return [*shared, *alone]
 
 
 def _side(results: Results) -> dict[str, Any]:

@@ -79,18 +79,18 @@ def _cause(found: Findings) -> Cause:
 def _faster(found: Findings) -> str:
     a, b = found.a, found.b
     fast, alone = found.speculative_ratio.value, found.plain_ratio.value
+    together = _compared(a.name, b.name, fast, a.speculative, b.speculative)
     return (
-        f"With speculation {_compared(a.name, b.name, fast)} ({_rate(a.speculative)} against "
-        f"{_rate(b.speculative)} tok/s); alone {_compared(a.name, b.name, alone)} "
-        f"({_rate(a.plain)} against {_rate(b.plain)})."
+        f"With speculation {together}; alone {_compared(a.name, b.name, alone, a.plain, b.plain)}."
     )
 
 
-def _compared(a: str, b: str, ratio: float) -> str:
-    if max(ratio, 1 / ratio) < EVEN:
-        return f"{a} is as fast as {b}"
-    first, second = (a, b) if ratio > 1 else (b, a)
-    return f"{first} is {_number(max(ratio, 1 / ratio))} times as fast as {second}"
+def _compared(a: str, b: str, ratio: float, rate_a: float, rate_b: float) -> str:
+    """The faster first, with its tokens a second."""
+    if ratio < 1:
+        a, b, ratio, rate_a, rate_b = b, a, 1 / ratio, rate_b, rate_a
+    how = "as fast as" if ratio < EVEN else f"{_number(ratio)} times as fast as"
+    return f"{a} is {how} {b} ({rate_a:.1f} against {rate_b:.1f} tok/s)"
 
 
 def _speedups(found: Findings) -> str:
@@ -140,6 +140,9 @@ def _source(cause: Cause, found: Findings) -> str:
         f"The speed-up of {found.a.name} is {math.exp(split.total):.2f} times that of "
         f"{found.b.name}"
     )
+    if abs(split.total) < SMALL and cause in ("algorithm", "runtime"):
+        by = {"algorithm": "acceptance", "runtime": "cost"}[cause]
+        return f"{ratio}, next to nothing, though by {by}, the {cause}'s part, they should differ"
     if cause == "algorithm":
         return f"{ratio}, and that is the algorithm's doing, by acceptance, not the runtime's"
     if cause == "runtime":
@@ -257,10 +260,6 @@ def _shorter(acceptance: Acceptance, costs: Costs, gamma: int, shorter: int) -> 
     core = costs.core * (2 * shorter + 1) / (2 * gamma + 1)
     fewer = Costs(costs.profile, core, costs.core_plain, costs.rollback)
     return speedup(Acceptance(rates, full), fewer, shorter)
-
-
-def _rate(value: float) -> str:
-    return f"{value:.1f}"
 
 
 def _number(value: float) -> str:
