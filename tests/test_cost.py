@@ -130,7 +130,7 @@ def test_no_acceptance_is_enough_for_a_steep_curve_and_none_needed_for_free_draf
 def test_words_for_a_flat_curve() -> None:
     text = "\n".join(explain(FLAT))
     for words in (
-        "Verifier: 1e+03 ms for one token; in units of that, 2 cost 1.0, 4 cost 1.0, 8 cost 1.0.",
+        "Verifier: 1,000 ms for one token; in units of that, 2 cost 1.0, 4 cost 1.0, 8 cost 1.0.",
         "It has no steps.", "Drafter: 100 ms a token, 0.10 of a verifier's",
         "Speculation pays from an acceptance rate of 0.10 on (gamma 1)",
         "At acceptance rate 0.5 the best gamma is 2", "At acceptance rate 0.9 the best gamma is 7",
@@ -141,7 +141,7 @@ def test_words_for_a_flat_curve() -> None:
 def test_words_for_a_curve_on_which_nothing_pays() -> None:
     lines = explain(STEEP)
     assert lines[-1] == "No gamma pays below an acceptance rate of 0.95: decode plainly."
-    assert "steps up at widths 2, 3, 4; just before a step, gamma 1, 2." in lines[0]
+    assert "It has no steps." in lines[0]
 
 
 def test_words_for_a_staircase_and_without_a_drafter() -> None:

@@ -6,7 +6,7 @@ from statistics import median
 
 from specx.cost import Curve, Profile, acceptance_needed, uniform_speedup
 
-__all__ = ["explain", "stairs"]
+__all__ = ["explain", "milliseconds", "stairs"]
 
 STEP = 2.0
 """A rise worth naming, in units of the curve's usual rise from one width to the next."""
@@ -83,4 +83,9 @@ def _best_at(profile: Profile, alpha: float, gammas: list[int]) -> str:
 
 
 def _ms(seconds: float) -> str:
-    return f"{1000 * seconds:.3g} ms"
+    return f"{milliseconds(seconds)} ms"
+
+
+def milliseconds(seconds: float) -> str:
+    """Three digits, or more where the number is whole."""
+    return f"{1000 * seconds:.3g}" if seconds < 0.1 else f"{1000 * seconds:,.0f}"

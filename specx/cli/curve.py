@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from specx.bench.explain import explain
+from specx.bench.explain import explain, milliseconds
 from specx.bench.profiling import encode_prompt, profile_pair
 from specx.bench.values import whole_numbers
 from specx.cli.load import load_pair, plan_sides
@@ -76,5 +76,5 @@ def _plot(role: str, curve: Curve) -> Table:
         bar = "█" * max(1, round(BAR * seconds / most))
         whisker = "─" * (round(BAR * high / most) - len(bar))
         ratio = f"{seconds / curve(1):.2f}"
-        table.add_row(str(width), f"{1000 * seconds:.3g}", ratio, Text(bar + whisker))
+        table.add_row(str(width), milliseconds(seconds), ratio, Text(bar + whisker))
     return table
