@@ -10,11 +10,13 @@ from typing import Any
 
 __all__ = [
     "FORMATS",
+    "Rows",
     "as_csv",
     "as_jsonl",
     "as_markdown",
     "kind_rows",
     "label_of",
+    "markdown_table",
     "speed_rows",
     "time_rows",
 ]
@@ -124,13 +126,14 @@ def as_markdown(record: Record) -> str:
     """Both tables, warnings and provenance."""
     arms = record["arms"]
     tables = (speed_rows(arms), time_rows(arms), kind_rows(arms))
-    parts = [_table(rows) for rows in tables if rows]
+    parts = [markdown_table(rows) for rows in tables if rows]
     parts += [f"- {w['text']}; {w['remedy']}" for w in record["warnings"]]
     provenance = json.dumps(record["provenance"], indent=1, ensure_ascii=False)
     return "\n\n".join([*parts, f"```json\n{provenance}\n```"]) + "\n"
 
 
-def _table(rows: Rows) -> str:
+def markdown_table(rows: Rows) -> str:
+    """A header and its rows; the columns after the first are figures."""
     header, *body = rows
     rule = ["---", *["---:"] * (len(header) - 1)]
     return "\n".join(f"| {' | '.join(row)} |" for row in [header, rule, *body])

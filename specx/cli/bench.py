@@ -34,12 +34,11 @@ from specx.bench.profiling import encode_prompt
 from specx.bench.render import FORMATS
 from specx.bench.values import choices, numbers, whole_numbers
 from specx.cli.curve import measure_curves
-from specx.cli.load import FIELDS, load_pair, plan_sides
-from specx.cli.options import MODELS, RUNTIME, add_options
+from specx.cli.load import FIELDS, load_pair, plan_sides, with_demo_pair
+from specx.cli.options import MODELS, RUNTIME, add_options, prompt_options
 from specx.cli.progress import Progress
 from specx.cli.tables import print_comparison, print_results
 from specx.errors import UsageError
-from specx.models import demo_pair
 from specx.output import OutputFile
 from specx.pair import Pair
 from specx.suites import read_prompts, suite
@@ -63,48 +62,6 @@ SWEEP = [
     click.option("--min-p", type=float, default=0.0, show_default=True, help="One value."),
     click.option("--cache", is_flag=True, help="Arms with KV caches (the default)."),
     click.option("--no-cache", is_flag=True, help="Arms without; with --cache, both."),
-]
-
-PROMPTS = [
-    click.option(
-        "--suite",
-        default="all:1",
-        show_default=True,
-        metavar="KIND[:N],...",
-        help="Prompts of specx's own: N of a kind, or of all.",
-    ),
-    click.option(
-        "-f",
-        "--file",
-        type=click.Path(path_type=Path),
-        help="Prompts of yours, a JSON object with `prompt` a line.",
-    ),
-    click.option("--raw", is_flag=True, help="Do not apply the model's chat template."),
-    click.option(
-        "-n",
-        "--predict",
-        type=click.IntRange(min=1),
-        default=64,
-        show_default=True,
-        help="Most tokens a run writes.",
-    ),
-    click.option(
-        "-r",
-        "--repetitions",
-        type=click.IntRange(min=1),
-        default=2,
-        show_default=True,
-        help="Runs of each arm on each prompt.",
-    ),
-    click.option(
-        "-s",
-        "--seed",
-        type=click.IntRange(0, 2**32 - 1),
-        default=0,
-        show_default=True,
-        help="Of what the runs draw.",
-    ),
-    click.option("--ignore-eos", is_flag=True, help="Go on after an end token."),
 ]
 
 OUTPUT = [
@@ -141,7 +98,7 @@ A sweep with -o FILE.json is written after each prompt; --resume goes on with it
 
 
 @click.command(epilog=EPILOG)
-@add_options([*MODELS, *SWEEP, *PROMPTS, *RUNTIME, *OUTPUT])
+@add_options([*MODELS, *SWEEP, *prompt_options("all:1"), *RUNTIME, *OUTPUT])
 @click.argument("files", nargs=-1, type=click.Path(path_type=Path), metavar="[FILES]...")
 def bench(**given: Any) -> int:
     """Measure the speed of a pair against its verifier alone.
@@ -157,7 +114,7 @@ def bench(**given: Any) -> int:
     output = _output(given)
     progress = Progress(enabled=not given["quiet"])
     if given["curve"]:
-        return measure_curves(_models(given), output, progress)
+        return measure_curves(with_demo_pair(given), output, progress)
     return _Sweep(given, output, progress).run()
 
 
@@ -198,24 +155,13 @@ def _output(given: dict[str, Any]) -> OutputFile | None:
     return OutputFile(path)
 
 
-def _models(given: dict[str, Any]) -> dict[str, Any]:
-    """`given` with the models to load: the demo pair where none is named."""
-    if given["model"] is None and given["model_draft"] is not None:
-        raise UsageError(f"-md {given['model_draft']} needs a verifier; add -m VERIFIER.gguf")
-    if given["model"] is not None:
-        return given
-    model, drafter = demo_pair()
-    # So small that threads wait for each other longer than they compute.
-    return {**given, "model": model, "model_draft": drafter, "threads": given["threads"] or 1}
-
-
 class _Sweep:
     """One sweep from its options to what is printed."""
 
     def __init__(
         self, given: dict[str, Any], output: OutputFile | None, progress: Progress
     ) -> None:
-        self.given, self.output, self.progress = _models(given), output, progress
+        self.given, self.output, self.progress = with_demo_pair(given), output, progress
         self.plan = _plan(self.given)
         self.results = Results(n=self.plan.n)
         self.identity = _identity(self.plan, self.given)
