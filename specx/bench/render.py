@@ -133,7 +133,12 @@ def as_markdown(record: Record) -> str:
 def _table(rows: Rows) -> str:
     header, *body = rows
     rule = ["---", *["---:"] * (len(header) - 1)]
-    return "\n".join(f"| {' | '.join(row)} |" for row in [header, rule, *body])
+    return "\n".join(f"| {' | '.join(map(_cell, row))} |" for row in [header, rule, *body])
+
+
+def _cell(text: str) -> str:
+    """A user's kind of prompts may hold what would end a cell or the table."""
+    return " ".join(text.replace("|", "\\|").split())
 
 
 def as_csv(record: Record) -> str:
