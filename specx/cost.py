@@ -35,7 +35,6 @@ __all__ = [
     "time_pass",
     "uniform_speedup",
     "uniform_tokens",
-    "write_profile",
 ]
 
 FORMAT = 1
@@ -245,20 +244,6 @@ def acceptance_needed(profile: Profile, gamma: int) -> float | None:
     return float(brentq(lambda alpha: uniform_speedup(profile, alpha, gamma) - 1, 0, 1))
 
 
-def write_profile(profile: Profile, path: Path) -> None:
-    """Write `profile` as JSON.
-
-    Raises
-    ------
-    UsageError
-        If the file cannot be written.
-    """
-    try:
-        path.write_text(json.dumps(profile_record(profile), indent=1) + "\n", encoding="utf-8")
-    except OSError as error:
-        raise UsageError(f"cannot write the profile to {path}: {error.strerror}") from error
-
-
 def profile_record(profile: Profile) -> dict[str, Any]:
     """`profile` as JSON values."""
     record: dict[str, Any] = {"specx_profile": FORMAT, "core": profile.core}
@@ -266,7 +251,7 @@ def profile_record(profile: Profile) -> dict[str, Any]:
 
 
 def read_profile(path: Path) -> Profile:
-    """Read what `write_profile` wrote.
+    """Read a file that holds a `profile_record` as JSON.
 
     Raises
     ------

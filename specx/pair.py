@@ -120,5 +120,6 @@ def _require_rollback(*models: LogitsBackend) -> None:
     for model in models:
         if model.rollback == "none":
             raise BackendError(
-                f"{model.name} cannot forget tokens, which speculation needs; use --no-draft"
+                f"{model.name} cannot forget tokens, which speculation needs; "
+                "leave the drafter out (no -md, or run --no-draft)"
             )

@@ -56,11 +56,20 @@ def plan(*arms: Arm, n: int = 12, repetitions: int = 2, **more: Any) -> Plan:
 
 
 def sweep(
-    chosen: Plan, verifier: ToyTable, drafter: ToyTable, results: Results | None = None, **more: Any
+    chosen: Plan,
+    verifier: ToyTable,
+    drafter: ToyTable | None,
+    results: Results | None = None,
+    *,
+    loads: list[tuple[str, str]] | None = None,
+    **more: Any,
 ) -> Results:
     @contextmanager
     def load(backend: str, draft_backend: str) -> Iterator[Pair]:
-        with Pair(Toy(verifier, name="toy:v"), Toy(drafter, name="toy:d")) as pair:
+        if loads is not None:
+            loads.append((backend, draft_backend))
+        other = None if drafter is None else Toy(drafter, name="toy:d")
+        with Pair(Toy(verifier, name="toy:v"), other) as pair:
             yield pair
 
     results = Results(n=chosen.n) if results is None else results
@@ -317,9 +326,9 @@ def test_each_pair_of_runtimes_is_loaded_once_and_profiled_by_its_name() -> None
     arms = [
         replace(arm(gamma), backend=name, draft_backend="y") for name in "xy" for gamma in (0, 2)
     ]
-    loads: list[Pair] = []
-    results = sweep(plan(*arms), VERIFIER, WRONG_AFTER_C, loaded=loads.append)
-    assert len(loads) == 2
+    loads: list[tuple[str, str]] = []
+    results = sweep(plan(*arms), VERIFIER, WRONG_AFTER_C, loads=loads)
+    assert loads == [("x", "y"), ("y", "y")]
     assert list(results.profiles) == ["x+y", "y"]
     assert all(each["predicted"] for each in figures(results, arms[1], arms[3]))
 
@@ -330,3 +339,11 @@ def test_a_drafter_of_fewer_ids_is_timed_too() -> None:
     small = ToyTable(tokens=WORDS[:3], rows=rows, bos="<s>", forward_cost=tuple(T_DRAFT))
     results = sweep(plan(arm(), arm(2)), VERIFIER, small)
     assert results.profiles["toy"].drafter is not None
+
+
+def test_a_verifier_that_cannot_forget_is_measured_alone_and_without_a_profile() -> None:
+    forgetless = replace(VERIFIER, rollback="none")
+    results = sweep(plan(arm()), forgetless, None)
+    (plain,) = figures(results, arm())
+    assert (plain["tok_s"], plain["n_runs"]) == (1 / T[0], 6)
+    assert results.profiles == {}

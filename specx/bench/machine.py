@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import os
 import platform
@@ -62,24 +61,29 @@ def provenance(
 def _described(
     models: Mapping[str, LogitsBackend], report: Callable[[float], None]
 ) -> dict[str, dict[str, object]]:
-    facts = {role: model.describe() for role, model in models.items()}
-    files = {role: str(about["file"]) for role, about in facts.items() if about.get("file")}
-    for done, (role, file) in enumerate(files.items()):
+    facts = {role: dict(model.describe()) for role, model in models.items()}
+    files = {role: Path(str(about["file"])) for role, about in facts.items() if about.get("file")}
+    unknown = [role for role, file in files.items() if not facts[role].get("sha256")]
+    hashes = _hashes([files[role] for role in unknown if files[role].is_file()], report)
+    for role, file in files.items():
         # The name says enough; a folder is nobody else's business in a file made to be shared.
-        facts[role] = {**facts[role], "file": Path(file).name}
-        if not facts[role].get("sha256") and Path(file).is_file():
-            facts[role]["sha256"] = _sha256(Path(file))
-        report((done + 1) / len(files))
+        facts[role]["file"] = file.name
+        if file in hashes:
+            facts[role]["sha256"] = hashes[file]
     return facts
 
 
-@functools.cache  # two systems may hold the same gigabytes
-def _sha256(path: Path) -> str:
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while chunk := file.read(CHUNK):
-            digest.update(chunk)
-    return digest.hexdigest()
+def _hashes(files: Sequence[Path], report: Callable[[float], None]) -> dict[Path, str]:
+    """SHA-256 of each file; of one that is both models, once."""
+    digests = {file: hashlib.sha256() for file in files}
+    total, done = sum(file.stat().st_size for file in digests), 0
+    for path, digest in digests.items():
+        with path.open("rb") as file:
+            while chunk := file.read(CHUNK):
+                digest.update(chunk)
+                done += len(chunk)
+                report(done / total)
+    return {path: digest.hexdigest() for path, digest in digests.items()}
 
 
 def _processor() -> str:

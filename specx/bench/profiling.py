@@ -29,6 +29,8 @@ Samples: TypeAlias = "dict[str, dict[int, list[float]]]"
 class PassTimer:
     """Times passes between the runs of a sweep, so that a slow minute slows both.
 
+    A model that cannot forget a pass is not timed.
+
     Parameters
     ----------
     widths
@@ -38,7 +40,8 @@ class PassTimer:
     """
 
     def __init__(self, pair: Pair, widths: Iterable[int], samples: Samples) -> None:
-        self.models = dict(zip(["verifier", "drafter"], pair.models, strict=False))
+        roles = zip(["verifier", "drafter"], pair.models, strict=False)
+        self.models = {role: model for role, model in roles if model.rollback != "none"}
         self.widths = sorted(set(widths))
         self.samples = samples
         self._order = np.random.default_rng(0)
@@ -60,8 +63,10 @@ class PassTimer:
                     seconds = time_pass(model, fed, None if role == "verifier" else 1)
                     timed.setdefault(width, []).append(seconds)
 
-    def profile(self, core: float) -> Profile:
-        """What was timed so far; `core` as in `Profile`."""
+    def profile(self, core: float) -> Profile | None:
+        """What was timed so far, None where nothing can be; `core` as in `Profile`."""
+        if "verifier" not in self.samples:
+            return None
         n_past = int(median(self._n_past))
         curves = {
             role: curve_of(model, n_past, self.samples[role])

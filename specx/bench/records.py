@@ -12,7 +12,7 @@ from specx.cost import Profile, profile_from, profile_record
 from specx.decoding import Times
 from specx.errors import UsageError
 from specx.sampling import SamplingParams
-from specx.stats import Tally
+from specx.stats import COUNTS, Tally
 
 __all__ = ["Arm", "Results", "Run", "read_results", "results_record"]
 
@@ -145,16 +145,17 @@ def read_results(path: Path) -> Results:
             raise UsageError(
                 f"{path} has format {record['specx_bench']}; this specx reads {FORMAT}"
             )
+        _need_numbers(record, "n", "planned")
         return Results(
             n=record["n"],
             runs={
-                Arm(**arm["settings"]): [_run(each) for each in arm["runs"]]
+                _arm(arm["settings"]): [_run(each) for each in arm["runs"]]
                 for arm in record["arms"]
             },
             profiles={key: profile_from(each) for key, each in record["profiles"].items()},
             timings={key: _samples(each) for key, each in record["timings"].items()},
             provenance=dict(record["provenance"]),
-            warnings=record["warnings"],
+            warnings=[{key: str(w[key]) for key in ("text", "remedy")} for w in record["warnings"]],
             planned=record["planned"],
         )
     except (AttributeError, KeyError, TypeError, ValueError) as error:
@@ -176,8 +177,30 @@ def _run_record(run: Run) -> dict[str, Any]:
     return record
 
 
+def _arm(record: dict[str, Any]) -> Arm:
+    _need_numbers(record, "temperature", "top_k", "top_p", "min_p", "gamma")
+    return Arm(**record)
+
+
 def _run(record: dict[str, Any]) -> Run:
-    tally = dict(record["tally"])
-    tally["times"] = Times(**tally["times"])
-    tally["lengths"] = {int(n): count for n, count in tally["lengths"].items()}
-    return Run(**{**record, "tally": Tally(**tally)})
+    _need_numbers(record, "repetition", "seed", "n_prompt", "prefill_s")
+    return Run(**{**record, "tally": _tally(record["tally"])})
+
+
+def _tally(record: dict[str, Any]) -> Tally:
+    _need_numbers(record, *COUNTS)
+    _need_numbers(record["times"], *vars(Times()))
+    parts: dict[str, Any] = {
+        "times": Times(**record["times"]),
+        "expected": {rule: float(tokens) for rule, tokens in record["expected"].items()},
+        "by_position": [[int(tested), int(kept)] for tested, kept in record["by_position"]],
+        "lengths": {int(accepted): int(n) for accepted, n in record["lengths"].items()},
+    }
+    return Tally(**{**record, **parts})
+
+
+def _need_numbers(record: dict[str, Any], *names: str) -> None:
+    """What is read here is counted with later, where nobody expects a damaged file."""
+    for name in names:
+        if not isinstance(record[name], int | float):
+            raise TypeError(f"{name} is {record[name]!r}")

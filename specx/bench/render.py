@@ -136,7 +136,12 @@ def markdown_table(rows: Rows) -> str:
     """A header and its rows; the columns after the first are figures."""
     header, *body = rows
     rule = ["---", *["---:"] * (len(header) - 1)]
-    return "\n".join(f"| {' | '.join(row)} |" for row in [header, rule, *body])
+    return "\n".join(f"| {' | '.join(map(_cell, row))} |" for row in [header, rule, *body])
+
+
+def _cell(text: str) -> str:
+    """A user's kind of prompts may hold what would end a cell or the table."""
+    return " ".join(text.replace("|", "\\|").split())
 
 
 def as_csv(record: Record) -> str:

@@ -6,6 +6,7 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import groupby
 
 from specx.backend import LogitsBackend
@@ -63,7 +64,6 @@ def run_sweep(
     *,
     report: Callable[[int], None] = lambda runs: None,
     save: Callable[[], None] = lambda: None,
-    loaded: Callable[[Pair], None] = lambda pair: None,
 ) -> None:
     """Measure what `results` lacks of `plan`, and add it.
 
@@ -76,8 +76,6 @@ def run_sweep(
         Called with the number of runs that are done, those found in `results` included.
     save
         Called after each addition.
-    loaded
-        Called once for each pair, before it runs.
     """
     results.planned = plan.runs_an_arm
     for arm in plan.arms:
@@ -85,7 +83,6 @@ def run_sweep(
     for arms in _groups(plan.arms, lambda arm: (arm.backend, arm.draft_backend)):
         if _missing(plan, results, arms):
             with load(arms[0].backend, arms[0].draft_backend) as pair:
-                loaded(pair)
                 timer = _timer(pair, arms, results)
                 for group in _groups(arms, lambda arm: arm.sampling):
                     _run_group(plan, Bench(pair, plan, timer), group, results, report, save)
@@ -133,7 +130,8 @@ def _run_group(
             report(results.n_done + place + 1)
         for arm, run in block.items():
             results.add(arm, run)
-        results.profiles[arms[0].runtimes] = bench.timer.profile(_core(block))
+        if profile := bench.timer.profile(_core(block)):
+            results.profiles[arms[0].runtimes] = profile
         save()
 
 
@@ -151,8 +149,12 @@ class Bench:
         for model in self.models:
             model.truncate(0)
         self.speculative, self.plain = pair, Pair(pair.verifier)
-        self.uncached = Pair(*map(Uncached, pair.models))
         self._last: tuple[list[int], int, list[LogitsBackend]] = [], 0, []
+
+    @cached_property
+    def uncached(self) -> Pair:
+        """Made when asked for: its models must be able to forget, those of plain decoding not."""
+        return Pair(*map(Uncached, self.models))
 
     def run(self, arm: Arm, repetition: int, prompt: Prompt, *, limit: int) -> Run:
         """One generation from empty caches."""

@@ -38,7 +38,7 @@ from specx.cli.load import FIELDS, load_pair, plan_sides, with_demo_pair
 from specx.cli.options import MODELS, RUNTIME, add_options, prompt_options
 from specx.cli.progress import Progress
 from specx.cli.tables import print_comparison, print_results
-from specx.errors import UsageError
+from specx.errors import SpecxError, UsageError
 from specx.output import OutputFile
 from specx.pair import Pair
 from specx.suites import read_prompts, suite
@@ -173,7 +173,7 @@ class _Sweep:
 
     def run(self) -> int:
         """Measure, print and write; the exit code."""
-        code = 0
+        before, code = self.results.n_done, 0
         try:
             run_sweep(
                 self.plan,
@@ -181,16 +181,23 @@ class _Sweep:
                 self.results,
                 report=lambda runs: self._report(runs),
                 save=self._save,
-                loaded=self._describe,
             )
         except KeyboardInterrupt:
             code = INTERRUPTED
-        self.results.provenance["peak_memory_mib"] = round(peak_memory_mib())
+        except SpecxError:
+            if self.results.n_done > before:  # an error later on does not cost what was measured
+                self._finish()
+            raise
+        self._finish()
+        return code
+
+    def _finish(self) -> None:
+        about = self.results.provenance
+        about["peak_memory_mib"] = max(round(peak_memory_mib()), about.get("peak_memory_mib", 0))
         self.results.warnings = warnings_of(self.results, self.watch)
         record = _record(self.results)
         self._print(record)
         self._write(record)
-        return code
 
     def _print(self, record: dict[str, Any]) -> None:
         if self.given["as_json"]:
@@ -219,6 +226,7 @@ class _Sweep:
         with load_pair(
             sides, self._need_ctx, verbose=given["verbose"], cached=True, progress=self.progress
         ) as pair:
+            self._describe(pair)
             total = self.plan.runs_an_arm * len(self.plan.arms)
             with self.progress.task("measuring", total) as report:
                 self._report = report
@@ -235,7 +243,8 @@ class _Sweep:
     def _describe(self, pair: Pair) -> None:
         roles = dict(zip(["verifier", "drafter"], pair.models, strict=False))
         names = [name for arm in self.plan.arms for name in (arm.backend, arm.draft_backend)]
-        found = provenance(roles, names, sys.argv[1:])
+        with self.progress.task("hashing models", 1.0) as report:
+            found = provenance(roles, names, sys.argv[1:], report)
         known = self.results.provenance.get("models", {})
         keyed = {f"{roles[role].name} ({role})": about for role, about in found["models"].items()}
         self.results.provenance |= {**found, "models": {**known, **keyed}}

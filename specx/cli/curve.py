@@ -45,9 +45,9 @@ def measure_curves(given: dict[str, Any], output: OutputFile | None, progress: P
         text = encode_prompt(pair.verifier.tokenizer, prompt.text, raw=given["raw"])
         with progress.task("timing passes", passes) as report:
             profile = profile_pair(pair, text, CONTEXT, widths, REPEATS, report=report)
-    if output is not None:
-        output.write(json.dumps(profile_record(profile), indent=1) + "\n")
     _print(profile, given["as_json"])
+    if output is not None:  # last, so that a disk that filled up does not cost the figures
+        output.write(json.dumps(profile_record(profile), indent=1) + "\n")
     return 0
 
 

@@ -26,6 +26,8 @@ def print_results(record: Mapping[str, Any]) -> None:
         done = sorted({arm["n_runs"] for arm in record["arms"]}) or [0]
         counts = " to ".join(map(str, dict.fromkeys([done[0], done[-1]])))
         click.echo(f"incomplete: {counts} of {record['planned']} runs of each arm\n")
+    if peak := record["provenance"].get("peak_memory_mib"):
+        click.echo(f"peak memory: {peak:,} MiB, model files included\n")
     for warning in record["warnings"]:
         click.echo(f"warning: {warning['text']}\n  remedy: {warning['remedy']}", err=True)
 

@@ -151,7 +151,9 @@ def _keep_profiles(
     for system, bench, results in zip(systems, benches, found.results, strict=True):
         alone = merged([run.tally for run in results.runs[system.arms[0]]])
         core = alone.times.core / alone.rounds if alone.rounds else 0.0
-        results.profiles[system.speculative.runtimes] = bench.timer.profile(core)
+        profile = bench.timer.profile(core)
+        assert profile is not None, "a pair's models can forget, so their passes were timed"
+        results.profiles[system.speculative.runtimes] = profile
 
 
 class _Recorder(Pair):

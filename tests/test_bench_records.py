@@ -1,0 +1,173 @@
+"""Results survive their file; a file that is none is refused in one line."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from specx.bench import Arm, Results, Run, read_results, results_record, summarise
+from specx.cost import Curve, Profile
+from specx.decoding import Times
+from specx.errors import UsageError
+from specx.stats import Tally
+
+PLAIN = Arm(
+    backend="hf", draft_backend="llamacpp", temperature=0.3, top_k=5, top_p=0.9, min_p=0.1,
+    gamma=0, rule="-",
+)  # fmt: skip
+DRAFTED = Arm(**{**vars(PLAIN), "gamma": 2, "rule": "token", "cached": False})
+
+
+def run(repetition: int, **more: Any) -> Run:
+    tally = Tally(rounds=2, n_tokens=3, times=Times(verify=1.25, core=0.125), total=1.5, **more)
+    return Run(
+        prompt="p|1 \u2028", kind="k", repetition=repetition, seed=2**32 - 1, n_prompt=7,
+        prefill_s=0.25, stop_reason="eos", tally=tally,
+    )  # fmt: skip
+
+
+def curve(seconds: tuple[float, ...]) -> Curve:
+    return Curve(
+        model="hf:m", bytes=9, quantisation=None, threads=2, n_past=8, repeats=3, widths=(1, 3),
+        seconds=seconds, low=seconds, high=seconds,
+    )  # fmt: skip
+
+
+def results() -> Results:
+    drafted = run(
+        0, proposed=4, tested=3, accepted=1, expected={"token": 1.5, "block": 1.75},
+        by_position=[[2, 1], [1, 0]], lengths={0: 1, 1: 1}, after_full=1,
+    )  # fmt: skip
+    return Results(
+        n=3,
+        runs={PLAIN: [run(0), run(1)], DRAFTED: [drafted]},
+        profiles={
+            "hf+llamacpp": Profile(verifier=curve((1.0, 2.5)), drafter=curve((0.25, 0.5)), core=0.1)
+        },
+        timings={"hf+llamacpp": {"verifier": {1: [1.0, 1.5], 3: [2.5]}, "drafter": {1: [0.25]}}},
+        provenance={"seeds": [1], "machine": {"cores": 2}},
+        warnings=[{"text": "slow", "remedy": "wait"}],
+        planned=2,
+    )
+
+
+def record() -> dict[str, Any]:
+    """As it comes out of a file."""
+    found = results()
+    text = json.dumps(results_record(found, summarise(found)))
+    whole: dict[str, Any] = json.loads(text)
+    return whole
+
+
+def test_all_comes_back_as_it_was(tmp_path: Path) -> None:
+    path = tmp_path / "a.json"
+    path.write_text(json.dumps(record()))
+    found = read_results(path)
+    assert found == results()
+    assert json.loads(json.dumps(results_record(found, summarise(found)))) == record()
+
+
+def test_an_unfinished_sweep_comes_back_as_one() -> None:
+    assert record()["complete"] is False
+    assert [arm["n_runs"] for arm in record()["arms"]] == [2, 1]
+
+
+def test_a_run_is_counted_once_under_its_key() -> None:
+    found = results()
+    again = run(1, after_full=9)
+    found.add(PLAIN, again)
+    assert [each.repetition for each in found.runs[PLAIN]] == [0, 1]
+    assert found.runs[PLAIN][-1] is again
+
+
+Damage = Callable[[dict[str, Any]], None]
+
+
+def _set(*way: str | int, value: Any) -> Damage:
+    def damage(whole: Any) -> None:
+        for key in way[:-1]:
+            whole = whole[key]
+        whole[way[-1]] = value
+
+    return damage
+
+
+def _without(*way: str | int) -> Damage:
+    def damage(whole: Any) -> None:
+        for key in way[:-1]:
+            whole = whole[key]
+        del whole[way[-1]]
+
+    return damage
+
+
+RUN: tuple[str | int, ...] = ("arms", 1, "runs", 0)
+KEYS = ("specx_bench", "n", "planned", "arms", "profiles", "timings", "provenance", "warnings")
+COUNTS = ("rounds", "proposed", "tested", "accepted", "after_full", "n_tokens", "total")
+
+
+@pytest.mark.parametrize(
+    ("damage", "words"),
+    [
+        *((_without(key), key) for key in KEYS),
+        *((_without(*RUN, "tally", key), key) for key in (*COUNTS, "times", "by_position")),
+        (_without(*RUN, "seed"), "seed"),
+        (_without("arms", 0, "settings"), "settings"),
+        (_without("arms", 0, "settings", "gamma"), "gamma"),
+        (_without("arms", 0, "settings", "rule"), "rule"),
+        (_without("arms", 0, "runs"), "runs"),
+        (_set("arms", value=3), "no result"),
+        (_set("arms", 0, "settings", "speed", value=1), "speed"),
+        (_set("arms", 0, "settings", "top_p", value="x"), "top_p is 'x'"),
+        (_set(*RUN, "more", value=1), "more"),
+        (_set(*RUN, "tally", "rounds", value="x"), "rounds is 'x'"),
+        (_set(*RUN, "tally", "times", value={"draft": 1}), "verify"),
+        (_set(*RUN, "tally", "by_position", value=[[1]]), "no result"),
+        (_set(*RUN, "tally", "lengths", value={"x": 1}), "no result"),
+        (_set(*RUN, "tally", "expected", value=None), "no result"),
+        (_set("planned", value=None), "planned is None"),
+        (_set("profiles", "hf+llamacpp", "core", value=-1), "core"),
+        (_set("timings", "hf+llamacpp", "verifier", value={"one": [1]}), "no result"),
+        (_set("provenance", value=3), "no result"),
+        (_set("warnings", value=[{"text": "x"}]), "remedy"),
+        (_set("warnings", value="x"), "no result"),
+    ],
+)
+def test_a_damaged_file_is_refused_in_a_line(tmp_path: Path, damage: Damage, words: str) -> None:
+    whole, path = record(), tmp_path / "a.json"
+    damage(whole)
+    path.write_text(json.dumps(whole))
+    with pytest.raises(UsageError, match=words) as raised:
+        read_results(path)
+    assert f"{path} is no result of specx bench" in str(raised.value)
+    assert "make one: specx bench -o" in str(raised.value)
+    assert "\n" not in str(raised.value)
+
+
+def test_another_format_is_named(tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_text(json.dumps({**record(), "specx_bench": 2}))
+    with pytest.raises(UsageError, match="has format 2; this specx reads 1"):
+        read_results(tmp_path / "a.json")
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [(b"", "is not JSON"), (b"{", "is not JSON"), (b"\xff", "is not JSON"),
+     (b"[" * 100_000, "is not JSON"), (b"[]", "is no result"), (b"3", "is no result"),
+     (b'{"specx_profile": 1}', "is no result")],
+)  # fmt: skip
+def test_what_is_no_result_is_refused_in_a_line(tmp_path: Path, content: bytes, words: str) -> None:
+    (tmp_path / "a.json").write_bytes(content)
+    with pytest.raises(UsageError, match=words) as raised:
+        read_results(tmp_path / "a.json")
+    assert "\n" not in str(raised.value)
+
+
+def test_what_cannot_be_read_is_named(tmp_path: Path) -> None:
+    for path in (tmp_path / "none.json", tmp_path):
+        with pytest.raises(UsageError, match=f"cannot read {path}: "):
+            read_results(path)
