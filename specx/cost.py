@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from scipy.optimize import brentq
 
 from specx.backend import LogitsBackend
 from specx.errors import UsageError
@@ -241,6 +240,8 @@ def acceptance_needed(profile: Profile, gamma: int) -> float | None:
         return None
     if uniform_speedup(profile, 0, gamma) >= 1:
         return 0.0
+    from scipy.optimize import brentq  # takes a third of a second, which a run need not wait for
+
     return float(brentq(lambda alpha: uniform_speedup(profile, alpha, gamma) - 1, 0, 1))
 
 

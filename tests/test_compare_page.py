@@ -28,7 +28,7 @@ def page() -> ModuleType:
 
 
 def test_its_commands_parse(page: ModuleType) -> None:
-    command = cli.commands["compare"]
+    command = cli.get_command(click.Context(cli), "compare")
     assert isinstance(command, click.Command)
     for words in page.COMMANDS.values():
         command.make_context("compare", shlex.split(words), resilient_parsing=False)

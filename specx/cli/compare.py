@@ -107,7 +107,7 @@ rest       measured over predicted; the three factors multiply to the ratio of t
     ]
 )
 def compare(**given: Any) -> int:
-    """Is it the algorithm or the runtime? One pair on two systems, A and B.
+    """Tell the algorithm from the runtime: one pair on two systems.
 
     Both decode the same prompts from the same random streams, alone and with speculation, in turns.
     What differs between their speed-ups is split into acceptance (the algorithm), cost (the
