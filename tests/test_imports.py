@@ -17,11 +17,11 @@ LEVELS = [
     for level in (
         "errors",
         "backend",
-        "acceptance chat chisquare cost memory metadata models sampling streams text trace "
+        "acceptance chat chisquare cost memory metadata models sampling streams text "
         "uncached vocabulary",
         "accept drafting schedule",
         "decoding",
-        "audit bench compare exactness faults pair report stats study verification",
+        "audit bench compare exactness faults pair report stats study trace verification",
         "specx",  # the package itself: what it offers to a library's user
         "cli __main__",
     )

@@ -16,6 +16,7 @@ from specx.cli.load import FIELDS, Side, load_pair, plan_sides
 from specx.cli.options import MODELS, RUNTIME, add_options
 from specx.cli.progress import Progress
 from specx.cli.show import Writer, footer, legend, wants_styles
+from specx.cli.tracing import TRACE, Tracing
 from specx.errors import UsageError
 from specx.models import demo_pair
 from specx.pair import PREFILL_SLICE
@@ -88,6 +89,7 @@ GENERATION = [
 ]
 
 OUTPUT = [
+    TRACE,
     click.option("--json", "as_json", is_flag=True, help="Print one JSON object, nothing else."),
     click.option("--no-stream", is_flag=True, help="Print the text at its end."),
     click.option(
@@ -116,16 +118,22 @@ def run(**given: Any) -> int:
     def need_ctx(tokenizer: Tokenizer) -> int:
         return len(_encode(tokenizer, prompt, given)) + int(given["predict"])
 
-    with load_pair(
-        sides, need_ctx, verbose=given["verbose"], cached=not given["no_cache"], progress=progress
-    ) as pair:
+    cached = not given["no_cache"]
+    with (
+        Tracing(given["trace_file"]) as tracing,
+        load_pair(
+            sides, need_ctx, verbose=given["verbose"], cached=cached, progress=progress
+        ) as pair,
+    ):
         tokens = _encode(pair.verifier.tokenizer, prompt, given)
         if not tokens:
             raise UsageError(
                 "the prompt is empty and the model has no token to begin a text with; "
                 "write a prompt (-p 'Once upon a time')"
             )
-        return _Generation(pair, settings, sides, given, tokens).run(progress)
+        generation = _Generation(pair, settings, sides, given, tokens, tracing)
+        generation.begin_trace(prompt, progress)
+        return generation.run(progress)
 
 
 class _Generation:
@@ -138,8 +146,10 @@ class _Generation:
         sides: list[Side],
         given: dict[str, Any],
         tokens: list[int],
+        tracing: Tracing,
     ) -> None:
         self.pair, self.settings, self.sides, self.given = pair, settings, sides, given
+        self.tracing = tracing
         self.n_prompt, self.tokens = len(tokens), tokens
         self.tally = Tally()
         self.prefill_s = 0.0
@@ -154,6 +164,18 @@ class _Generation:
             stream=not (given["as_json"] or given["no_stream"]),
         )
 
+    def begin_trace(self, prompt: str, progress: Progress) -> None:
+        """Say in the trace what is about to run, before any of it does."""
+        self.tracing.begin(
+            self.pair,
+            self.settings,
+            self.tokens,
+            prompt,
+            backends=[side.factory.name for side in self.sides],
+            shown=self._settings(),
+            progress=progress,
+        )
+
     def run(self, progress: Progress) -> int:
         """Generate and print; the exit code."""
         self._prefill(progress)
@@ -161,7 +183,9 @@ class _Generation:
             self._decode()
         except KeyboardInterrupt:
             self.stop.reason = "interrupted"
-        self.writer.write(self.stop.finish())
+        rest = self.stop.finish()
+        self.writer.write(rest)
+        self.tracing.end(self.tally, self.stop, self.prefill_s, rest)
         self._close()
         return 130 if self.stop.reason == "interrupted" else 0
 
@@ -177,8 +201,11 @@ class _Generation:
         clock = self.pair.verifier.clock
         begun = clock()
         try:
-            for done in self.pair.rounds(self.tokens, self.settings, self.stop):
+            for done in self.pair.rounds(
+                self.tokens, self.settings, self.stop, keep_logits=self.tracing.wanted
+            ):
                 self.tally.add(done)
+                self.tracing.round(done)
                 self.writer.round(done)
         finally:
             self.tally.total = clock() - begun
