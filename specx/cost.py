@@ -26,6 +26,8 @@ __all__ = [
     "expected_tokens",
     "measure_curve",
     "predicted_speedup",
+    "profile_from",
+    "profile_record",
     "read_profile",
     "round_seconds",
     "textbook_speedup",
@@ -44,8 +46,7 @@ class Curve:
     """
 
     model: str
-    backend: str
-    sha256: str | None
+    bytes: int | None
     quantisation: str | None
     threads: int | None
     n_past: int
@@ -87,7 +88,6 @@ def measure_curve(
     repeats: int,
     *,
     rows: int | None = None,
-    backend: str = "",
     report: Callable[[int], None] = lambda done: None,
 ) -> Curve:
     """Time passes of each width after the same context, interleaved in a new order each time.
@@ -132,8 +132,7 @@ def measure_curve(
     about = model.describe()
     return Curve(
         model=model.name,
-        backend=backend,
-        sha256=_text(about.get("sha256")),
+        bytes=_whole(about.get("bytes")),
         quantisation=_text(about.get("quantisation")),
         threads=_whole(about.get("threads")),
         n_past=n_past,
@@ -222,12 +221,16 @@ def write_profile(profile: Profile, path: Path) -> None:
     UsageError
         If the file cannot be written.
     """
-    record = {"specx_profile": FORMAT, "core": profile.core}
-    record |= {role: asdict(curve) for role, curve in profile.curves().items()}
     try:
-        path.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+        path.write_text(json.dumps(profile_record(profile), indent=1) + "\n", encoding="utf-8")
     except OSError as error:
         raise UsageError(f"cannot write the profile to {path}: {error.strerror}") from error
+
+
+def profile_record(profile: Profile) -> dict[str, Any]:
+    """`profile` as JSON values."""
+    record: dict[str, Any] = {"specx_profile": FORMAT, "core": profile.core}
+    return record | {role: asdict(curve) for role, curve in profile.curves().items()}
 
 
 def read_profile(path: Path) -> Profile:
@@ -247,20 +250,28 @@ def read_profile(path: Path) -> Profile:
     try:
         if record["specx_profile"] != FORMAT:
             raise UsageError(f"{path} is a profile of format {record['specx_profile']}; measure it")
-        drafter = record.get("drafter")
-        return Profile(
-            verifier=_curve(record["verifier"]),
-            drafter=None if drafter is None else _curve(drafter),
-            core=float(record["core"]),
-        )
+        return profile_from(record)
     except (KeyError, TypeError, ValueError) as error:
         raise UsageError(
             f"{path} is not a profile ({error}); make one: specx bench --curve -o {path}"
         ) from error
 
 
+def profile_from(record: dict[str, Any]) -> Profile:
+    """The profile that `profile_record` took apart."""
+    drafter = record.get("drafter")
+    return Profile(
+        verifier=_curve(record["verifier"]),
+        drafter=None if drafter is None else _curve(drafter),
+        core=float(record["core"]),
+    )
+
+
 def _curve(record: dict[str, Any]) -> Curve:
-    curve = Curve(**{k: tuple(v) if isinstance(v, list) else v for k, v in record.items()})
+    values: dict[str, Any] = {
+        key: tuple(value) if isinstance(value, list) else value for key, value in record.items()
+    }
+    curve = Curve(**values)
     seconds = [curve.seconds, curve.low, curve.high]
     if not curve.widths or any(len(s) != len(curve.widths) for s in seconds):
         raise ValueError("widths and seconds differ in length")
