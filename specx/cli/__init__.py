@@ -10,6 +10,7 @@ import click
 
 from specx.cli.about import print_version
 from specx.cli.bench import bench
+from specx.cli.report import report
 from specx.cli.run import run
 from specx.cli.verify import verify
 from specx.errors import SpecxError
@@ -38,6 +39,7 @@ def cli() -> None:
 
 cli.add_command(bench)
 cli.add_command(run)
+cli.add_command(report)
 cli.add_command(verify)
 
 

@@ -21,6 +21,7 @@ from specx.errors import UsageError
 from specx.models import demo_pair
 from specx.pair import PREFILL_SLICE
 from specx.streams import draw_seed
+from specx.trace.uncertainty import ENTROPY_STEPS
 
 __all__ = ["run"]
 
@@ -97,7 +98,16 @@ OUTPUT = [
         type=click.Choice(["auto", "on", "off"]),
         default="auto",
         show_default=True,
-        help="Mark where tokens came from.",
+        help="Mark tokens, as --show says.",
+    ),
+    click.option(
+        "--show",
+        type=click.Choice(["origin", "entropy"]),
+        default="origin",
+        show_default=True,
+        help="What the marks say: where a token came from, or how unsure the verifier was before "
+        f"it; its entropy at temperature 1 is shaded from {', '.join(map(str, ENTROPY_STEPS))} "
+        "nats on.",
     ),
     click.option("-q", "--quiet", is_flag=True, help="No footer and no progress."),
     click.option("-v", "--verbose", is_flag=True, help="Show the runtime's own log."),
@@ -162,6 +172,7 @@ class _Generation:
         self.writer = Writer(
             styled=wants_styles(given["color"], sys.stdout),
             stream=not (given["as_json"] or given["no_stream"]),
+            mark=given["show"],
         )
 
     def begin_trace(self, prompt: str, progress: Progress) -> None:
@@ -189,6 +200,11 @@ class _Generation:
         self._close()
         return 130 if self.stop.reason == "interrupted" else 0
 
+    @property
+    def _shades(self) -> bool:
+        """Whether entropies are to be shown."""
+        return self.writer.styled and self.writer.stream and self.writer.mark == "entropy"
+
     def _prefill(self, progress: Progress) -> None:
         clock = self.pair.verifier.clock
         begun = clock()
@@ -201,9 +217,8 @@ class _Generation:
         clock = self.pair.verifier.clock
         begun = clock()
         try:
-            for done in self.pair.rounds(
-                self.tokens, self.settings, self.stop, keep_logits=self.tracing.wanted
-            ):
+            keep = self.tracing.wanted or self._shades
+            for done in self.pair.rounds(self.tokens, self.settings, self.stop, keep_logits=keep):
                 self.tally.add(done)
                 self.tracing.round(done)
                 self.writer.round(done)
@@ -222,7 +237,7 @@ class _Generation:
         for line in [
             "",
             *footer(result, self.tally, self.n_prompt),
-            legend(styled and self.pair.drafter is not None),
+            legend(styled and (self._shades or self.pair.drafter is not None), self.writer.mark),
         ]:
             click.echo(line, err=True, color=styled)
 

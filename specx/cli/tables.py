@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import click
@@ -11,7 +11,7 @@ from rich.table import Table
 
 from specx.bench.render import kind_rows, label_of, speed_rows, time_rows
 
-__all__ = ["print_comparison", "print_results"]
+__all__ = ["print_comparison", "print_results", "print_rows"]
 
 WIDE = 160
 """Columns where the output is no terminal: nothing is to be cut there."""
@@ -21,7 +21,7 @@ def print_results(record: Mapping[str, Any]) -> None:
     """The tables; warnings go to standard error."""
     arms = record["arms"]
     for rows in filter(None, (speed_rows(arms), time_rows(arms), kind_rows(arms))):
-        _print(rows)
+        print_rows(rows)
     done = max((arm["n_runs"] for arm in record["arms"]), default=0)
     if not record["complete"]:
         click.echo(f"incomplete: {done} of {record['planned']} runs of each arm\n")
@@ -43,7 +43,7 @@ def print_comparison(records: Mapping[str, Mapping[str, Any]]) -> None:
         rates = [table[key]["tok_s"] or 0.0 for table in tables]
         ratio = f"{rates[-1] / rates[0]:.2f}x" if rates[0] else ""
         rows.append([label_of(arm, arms), *(f"{rate:.2f}" for rate in rates), ratio])
-    _print(rows)
+    print_rows(rows)
     click.echo(
         "The files were not measured in turns: a ratio between them holds the machine's day."
     )
@@ -53,7 +53,8 @@ def _key(arm: Mapping[str, Any]) -> tuple[tuple[str, Any], ...]:
     return tuple(sorted(arm["settings"].items()))
 
 
-def _print(rows: list[list[str]]) -> None:
+def print_rows(rows: Sequence[Sequence[str]]) -> None:
+    """A table with a header: the first row, whose first cell names the labels."""
     console = Console(highlight=False)
     if not console.is_terminal:
         console.width = WIDE

@@ -11,12 +11,16 @@ from numpy.typing import NDArray
 from specx.sampling import SamplingParams
 from specx.trace.records import Uncertainty
 
-__all__ = ["uncertainty"]
+__all__ = ["ENTROPY_STEPS", "entropy_level", "raw_entropy", "uncertainty"]
 
 Row: TypeAlias = NDArray[np.float32]
 
 FLOOR = np.float32(-80)
 """exp(-80) is 1e-35: lower logits add nothing to a sum, and below -87 arithmetic is slow."""
+
+ENTROPY_STEPS = (0.5, 1.5, 3.0)
+"""In nats at temperature 1, where shading begins and deepens: as unsure as between 1.6, 4.5 and 20
+equally likely tokens."""
 
 
 def uncertainty(logits: Row, params: SamplingParams) -> Uncertainty:
@@ -49,6 +53,17 @@ def uncertainty(logits: Row, params: SamplingParams) -> Uncertainty:
         raw_entropy_normalised=_six_digits(raw_entropy / most),
         margin=_margin(logits),
     )
+
+
+def raw_entropy(logits: Row) -> float:
+    """Entropy of the softmax of a row of logits, in nats."""
+    x = np.maximum(logits - logits.max(), FLOOR)
+    return _entropy(x, np.empty_like(x))
+
+
+def entropy_level(nats: float) -> int:
+    """Shade of an entropy, 0 to 3: how many of `ENTROPY_STEPS` it reaches."""
+    return sum(nats >= step for step in ENTROPY_STEPS)
 
 
 def _entropy(x: Row, weights: Row) -> float:
