@@ -35,7 +35,7 @@ from specx.trace import (
     summary_of,
     uncertainty,
 )
-from specx_backends.toy import Toy, ToyTable
+from specx_backends.toy import Toy, ToyFactory, ToyTable
 
 SCHEMA = json.loads((Path(__file__).parent.parent / "specx/trace/schema.json").read_text())
 VALIDATOR = jsonschema.Draft202012Validator(SCHEMA)
@@ -415,7 +415,7 @@ def test_json_and_summary_hold_the_same_numbers(
 
 
 @pytest.mark.parametrize("target", ["missing/a.jsonl", ".", "/dev/full"])
-def test_a_target_that_cannot_be_written_is_found_before_any_forward(
+def test_a_target_that_cannot_be_written_is_found_before_anything_is_loaded(
     target: str,
     table: str,
     tmp_path: Path,
@@ -424,7 +424,7 @@ def test_a_target_that_cannot_be_written_is_found_before_any_forward(
 ) -> None:
     if target == "/dev/full" and not Path(target).exists():
         pytest.skip("needs /dev/full")
-    monkeypatch.setattr(Toy, "forward", lambda *_, **__: pytest.fail("the model was asked"))
+    monkeypatch.setattr(ToyFactory, "load", lambda *_, **__: pytest.fail("a model was loaded"))
     assert exit_code(*command(table, "--trace", str(tmp_path / target))) == 2
     out, err = capsys.readouterr()
     assert out == ""

@@ -90,7 +90,8 @@ class Writer:
             click.echo()
 
     def _styled(self, text: str, look: Mapping[str, Any]) -> str:
-        return click.style(text, **_allowed(look)) if self.styled and look else text
+        allowed = _allowed(look) if self.styled else {}
+        return click.style(text, **allowed) if allowed else text
 
 
 def _shade(before: Distribution) -> dict[str, Any]:

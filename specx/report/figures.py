@@ -11,6 +11,7 @@ from specx.trace import Trace
 
 __all__ = [
     "Figure",
+    "brief",
     "facts",
     "figures",
     "length_rows",
@@ -42,6 +43,14 @@ def figures(trace: Trace) -> list[Figure]:
         *_shares(tally),
         *_ending(trace),
     ]
+
+
+def brief(trace: Trace) -> str:
+    """A generation in one line."""
+    named = {figure.name: figure.value for figure in figures(trace)}
+    shown = [f"{named['tokens']} tokens at {named['tok/s']} tok/s"]
+    shown += [f"{name} {named[name]}" for name in ("alpha", "kept", "tau") if name in named]
+    return ", ".join(shown)
 
 
 def _speculation(trace: Trace, tally: Tally) -> Iterator[Figure]:

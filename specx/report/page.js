@@ -28,7 +28,7 @@ function table(caption, head, rows, parent) {
 
 function fate(draft, place, n) {
   if (place < n) return "accepted";
-  return place === n ? "rejected" : "not tested";
+  return place === n ? "rejected" : "untested";
 }
 
 function verdict(round, place, panel) {

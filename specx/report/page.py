@@ -11,6 +11,7 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from specx.report.figures import (
+    brief,
     facts,
     figures,
     length_rows,
@@ -43,6 +44,7 @@ def page(traces: Sequence[Trace]) -> str:
         lstrip_blocks=True,
     )
     environment.filters["visible"] = visible
+    environment.policies["json.dumps_kwargs"] = {"sort_keys": False, "separators": (",", ":")}
     script = (HERE / "page.js").read_text(encoding="utf-8")
     return environment.get_template("page.html").render(
         style=(HERE / "page.css").read_text(encoding="utf-8"),
@@ -73,6 +75,7 @@ def _section(trace: Trace, key: str) -> dict[str, Any]:
     return {
         "key": key,
         "title": title_of(trace),
+        "brief": brief(trace),
         "prompt": visible(trace.header.prompt),
         "tokens": list(shown_tokens(trace)),
         "rest": visible(trace.summary.rest) if trace.summary else "",

@@ -80,7 +80,7 @@ def _svg(draw: Callable[[Any], None], height: float, prefix: str) -> str:
     from matplotlib.figure import Figure
 
     with mpl.rc_context({**STYLE, "svg.hashsalt": prefix}):
-        figure = Figure(figsize=(6.4, height), layout="constrained")
+        figure = Figure(figsize=(5.2, height), layout="constrained")
         figure.patch.set_visible(False)
         FigureCanvasSVG(figure)
         draw(figure)
@@ -121,6 +121,7 @@ def _timeline(figure: Any, trace: Trace) -> None:
     time.set_xlabel("round")
     for axes in (tokens, time):
         axes.margins(x=0)
+        axes.xaxis.get_major_locator().set_params(integer=True)
         axes.legend(loc="upper left", bbox_to_anchor=(1, 1), fontsize=9)
 
 
@@ -134,9 +135,10 @@ def _positions(figure: Any, tally: Tally) -> None:
     places = range(1, len(tally.by_position) + 1)
     axes.bar(places, tally.alpha_by_position, color=COLOURS["accepted"], width=0.7)
     for place, (tested, _) in zip(places, tally.by_position, strict=True):
-        axes.annotate(f"{tested} tested", (place, 0.02), ha="center", fontsize=8, color="white")
+        rate = tally.alpha_by_position[place - 1]
+        axes.annotate(f"{rate:.2f} of {tested}", (place, rate + 0.02), ha="center", fontsize=9)
     axes.set_xticks(list(places))
-    axes.set_ylim(0, 1)
+    axes.set_ylim(0, 1.15)
     axes.set_xlabel("position in the draft")
     axes.set_ylabel("acceptance rate")
 
@@ -161,4 +163,4 @@ def _split(figure: Any, tally: Tally) -> None:
     axes.set_yticks([])
     axes.margins(x=0)
     axes.set_xlabel("seconds")
-    axes.legend(loc="upper center", bbox_to_anchor=(0.5, 1.6), ncols=5, fontsize=9)
+    figure.legend(loc="outside upper left", ncols=5, fontsize=9, handlelength=1)
