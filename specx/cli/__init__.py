@@ -12,6 +12,7 @@ from specx.cli.about import print_version
 from specx.cli.bench import bench
 from specx.cli.report import report
 from specx.cli.run import run
+from specx.cli.study import study
 from specx.cli.verify import verify
 from specx.errors import SpecxError
 
@@ -40,6 +41,7 @@ def cli() -> None:
 cli.add_command(bench)
 cli.add_command(run)
 cli.add_command(report)
+cli.add_command(study)
 cli.add_command(verify)
 
 

@@ -13,7 +13,7 @@ import numpy as np
 from specx.stats import Tally
 from specx.trace import Trace
 
-__all__ = ["INSTALL", "can_plot", "plots_of"]
+__all__ = ["COLOURS", "INSTALL", "can_plot", "draw_svg", "plots_of"]
 
 INSTALL = "pip install 'specx[report]'"
 
@@ -69,12 +69,16 @@ def plots_of(trace: Trace, prefix: str) -> list[tuple[str, str]]:
         wanted["Accepted tokens of a round"] = (lambda f: _lengths(f, tally), 2.4)
     wanted["Where the time went"] = (lambda figure: _split(figure, tally), 1.6)
     return [
-        (what, _svg(draw, height, f"{prefix}-{i}"))
+        (what, draw_svg(draw, height, f"{prefix}-{i}"))
         for i, (what, (draw, height)) in enumerate(wanted.items())
     ]
 
 
-def _svg(draw: Callable[[Any], None], height: float, prefix: str) -> str:
+def draw_svg(draw: Callable[[Any], None], height: float, prefix: str) -> str:
+    """What `draw` puts on a figure of `height` inches, as SVG to be set into a page.
+
+    `prefix` begins its ids.
+    """
     import matplotlib as mpl
     from matplotlib.backends.backend_svg import FigureCanvasSVG
     from matplotlib.figure import Figure
