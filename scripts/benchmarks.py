@@ -36,9 +36,9 @@ VERIFIERS = {
 COMMANDS = {
     "curve": "--curve",
     "cache": "--suite factual:1 --cache --no-cache --gamma 4 -n 100 -r 2",
-    "gamma": "--suite factual:1 --gamma 2,4,6,8 -n 200 -r 2",
+    "gamma": "--suite factual:1 --gamma 4,6,8 -n 200 -r 2",
     "temperature": "--suite factual:1 --temp 0.01,0.3,0.7 --gamma 4 -n 200 -r 2",
-    "kind": "--suite factual:2,opinion:2 --gamma 4 -n 200 -r 2",
+    "kind": "--suite factual:1,opinion:1 --gamma 4 -n 200 -r 2",
 }
 WIDTHS = (1, 2, 3, 4, 5, 6, 8, 9, 12, 16, 24, 32)
 REFERENCE = "reference"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 import tempfile
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from specx.errors import UsageError
 __all__ = ["OutputFile"]
 
 TRIAL_BYTES = 2**18
-"""More than results take; a disk without this much room is a full one."""
+"""More than most results take; a disk without this much room is a full one."""
 
 
 class OutputFile:
@@ -24,12 +25,18 @@ class OutputFile:
     """
 
     def __init__(self, path: Path, option: str = "-o") -> None:
-        self.path, self._given, self._option = path.resolve(), path, option
+        self._given, self._option = path, option
+        self.path = self._followed()
         if self.path.exists() and not self.path.is_file():
             raise self._error("it is no regular file")
         if self.path.exists() and not os.access(self.path, os.W_OK):
             raise self._error("it is write-protected")
         self._replace(b" " * TRIAL_BYTES, keep=False)
+
+    @property
+    def ending(self) -> str:
+        """Of the name that was given, wherever a link leads."""
+        return self._given.suffix
 
     def write(self, text: str) -> None:
         """Replace what the file holds."""
@@ -46,13 +53,26 @@ class OutputFile:
                 file.flush()
                 os.fsync(file.fileno())
             if keep:
-                os.chmod(name, 0o666 & ~_umask())
+                os.chmod(name, self._mode())
                 os.replace(name, self.path)
         except OSError as error:
             raise self._error(error.strerror) from error
         finally:
             if Path(name).exists():
                 os.unlink(name)
+
+    def _followed(self) -> Path:
+        """Where a link leads: the file there is replaced, and the link stays one."""
+        try:
+            return self._given.resolve()
+        except (OSError, RuntimeError) as error:  # before Python 3.13 a circle is a RuntimeError
+            raise self._error("it is a link that leads nowhere") from error
+
+    def _mode(self) -> int:
+        """Permissions of the file that is replaced, or of a new one."""
+        if self.path.exists():
+            return stat.S_IMODE(self.path.stat().st_mode)
+        return 0o666 & ~_umask()
 
     def _error(self, reason: str | None) -> UsageError:
         return UsageError(

@@ -11,12 +11,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from study_doc import study_page
+from numpy.typing import NDArray
 
 from specx.decoding import Times
 from specx.errors import UsageError
 from specx.study import PREDICTORS, analyse, observe
-from specx.study.analysis import auc, mean_estimate, rank_correlation
+from specx.study.analysis import _held_out, auc, mean_estimate, rank_correlation
 from specx.trace import (
     DraftToken,
     FileStart,
@@ -27,6 +27,7 @@ from specx.trace import (
     Uncertainty,
     read_trace,
 )
+from study_doc import study_page
 
 GAMMA = 4
 
@@ -145,6 +146,18 @@ def test_the_fit_foretells_prompts_that_it_has_not_seen(record: dict[str, Any]) 
     assert found["brier"] < found["brier_base"] - 0.02
     for part in found["calibration"]:
         assert part["foretold"] == pytest.approx(part["seen"], abs=0.12)
+
+
+def test_every_token_is_foretold_from_other_prompts(planted: list[Trace]) -> None:
+    seen, foretold = observe(planted), np.zeros(40 * 60 * GAMMA)
+
+    def fit(train: NDArray[np.bool_], test: NDArray[np.bool_]) -> NDArray[np.float64]:
+        assert not set(seen.prompt[train]) & set(seen.prompt[test])
+        foretold[: len(seen)] += test
+        return np.zeros(int(test.sum()))
+
+    _held_out(seen, fit)
+    assert set(foretold[: len(seen)]) == {1}
 
 
 def test_calling_untested_tokens_rejected_biases_every_answer(

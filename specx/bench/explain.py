@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from statistics import median
 
-from specx.cost import Curve, Profile, acceptance_needed, predicted_speedup, uniform_tokens
+from specx.cost import Curve, Profile, acceptance_needed, uniform_speedup
 
-__all__ = ["explain", "stairs"]
+__all__ = ["explain", "milliseconds", "stairs"]
 
 STEP = 2.0
 """A rise worth naming, in units of the curve's usual rise from one width to the next."""
@@ -73,7 +73,7 @@ def _drafter(profile: Profile) -> str:
 
 
 def _best_at(profile: Profile, alpha: float, gammas: list[int]) -> str:
-    speedups = {gamma: _speedup(profile, alpha, gamma) for gamma in gammas}
+    speedups = {gamma: uniform_speedup(profile, alpha, gamma) for gamma in gammas}
     best = max(speedups, key=lambda gamma: speedups[gamma])
     if speedups[best] < WORTH:
         return (
@@ -82,17 +82,10 @@ def _best_at(profile: Profile, alpha: float, gammas: list[int]) -> str:
     return f"At acceptance rate {alpha:.1f} the best gamma is {best}: {speedups[best]:.2f}x."
 
 
-def _speedup(profile: Profile, alpha: float, gamma: int) -> float:
-    """As predicted where every position accepts at the rate `alpha`."""
-    return predicted_speedup(
-        profile,
-        gamma,
-        uniform_tokens(alpha, gamma),
-        full=alpha**gamma,
-        core=(2 * gamma + 1) * profile.core,
-        core_plain=profile.core,
-    )
-
-
 def _ms(seconds: float) -> str:
-    return f"{1000 * seconds:.3g} ms"
+    return f"{milliseconds(seconds)} ms"
+
+
+def milliseconds(seconds: float) -> str:
+    """Three digits, or more where the number is whole."""
+    return f"{1000 * seconds:.3g}" if seconds < 0.1 else f"{1000 * seconds:,.0f}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import os
 import platform
@@ -40,7 +41,7 @@ def provenance(
     """
     return {
         "when": datetime.now(timezone.utc).isoformat(timespec="seconds"),
-        "argv": list(argv),
+        "argv": [Path(word).name if Path(word).is_absolute() else word for word in argv],
         "versions": {
             "specx": version("specx"),
             "python": platform.python_version(),
@@ -72,6 +73,7 @@ def _described(
     return facts
 
 
+@functools.cache  # two systems may hold the same gigabytes
 def _sha256(path: Path) -> str:
     digest = hashlib.sha256()
     with path.open("rb") as file:

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from specx.bench.profiling import Samples
 from specx.cost import Profile, profile_from, profile_record
 from specx.decoding import Times
 from specx.errors import UsageError
@@ -84,14 +85,17 @@ class Results:
     runs: dict[Arm, list[Run]] = field(default_factory=dict)
     profiles: dict[str, Profile] = field(default_factory=dict)
     """By the arm's `runtimes`."""
+    timings: dict[str, Samples] = field(default_factory=dict)
+    """What the profiles were made of."""
     provenance: dict[str, Any] = field(default_factory=dict)
     warnings: list[dict[str, str]] = field(default_factory=list)
     planned: int = 0
     """Runs that each arm was to have."""
 
     def add(self, arm: Arm, run: Run) -> None:
-        """Count a run to its arm."""
-        self.runs.setdefault(arm, []).append(run)
+        """Count a run to its arm, in the place of one with the same key."""
+        others = [other for other in self.runs.get(arm, []) if other.key != run.key]
+        self.runs[arm] = [*others, run]
 
     @property
     def n_done(self) -> int:
@@ -116,6 +120,7 @@ def results_record(results: Results, arms: list[dict[str, Any]]) -> dict[str, An
             for summary, runs in zip(arms, results.runs.values(), strict=True)
         ],
         "profiles": {key: profile_record(p) for key, p in results.profiles.items()},
+        "timings": results.timings,
         "provenance": results.provenance,
         "warnings": results.warnings,
     }
@@ -133,7 +138,7 @@ def read_results(path: Path) -> Results:
         record = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise UsageError(f"cannot read {path}: {error.strerror}") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise UsageError(f"{path} is not JSON: {error}") from error
     try:
         if record["specx_bench"] != FORMAT:
@@ -147,14 +152,22 @@ def read_results(path: Path) -> Results:
                 for arm in record["arms"]
             },
             profiles={key: profile_from(each) for key, each in record["profiles"].items()},
-            provenance=record["provenance"],
+            timings={key: _samples(each) for key, each in record["timings"].items()},
+            provenance=dict(record["provenance"]),
             warnings=record["warnings"],
             planned=record["planned"],
         )
-    except (KeyError, TypeError, ValueError) as error:
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise UsageError(
             f"{path} is no result of specx bench ({error!r}); make one: specx bench -o {path}"
         ) from error
+
+
+def _samples(record: dict[str, dict[str, list[float]]]) -> Samples:
+    return {
+        role: {int(width): seconds for width, seconds in timed.items()}
+        for role, timed in record.items()
+    }
 
 
 def _run_record(run: Run) -> dict[str, Any]:

@@ -10,17 +10,18 @@ from typing import Any
 
 __all__ = [
     "FORMATS",
+    "Rows",
     "as_csv",
     "as_jsonl",
     "as_markdown",
     "kind_rows",
     "label_of",
+    "markdown_table",
     "speed_rows",
     "time_rows",
 ]
 
-SETTINGS = {"backend": "", "draft_backend": "draft ", "temperature": "temp ", "top_k": "top-k ",
-            "top_p": "top-p ", "min_p": "min-p "}  # fmt: skip
+SETTINGS = {"temperature": "temp ", "top_k": "top-k ", "top_p": "top-p ", "min_p": "min-p "}
 PARTS = ("draft", "verify", "rollback", "core", "other")
 
 Record = Mapping[str, Any]
@@ -64,7 +65,14 @@ def label_of(arm: Record, arms: Sequence[Record]) -> str:
     settings = arm["settings"]
     differ = [k for k in SETTINGS if len({other["settings"][k] for other in arms}) > 1]
     words = [f"{SETTINGS[key]}{_plain(settings[key])}" for key in differ]
+    if len({_runtimes(other["settings"]) for other in arms}) > 1:
+        words.insert(0, _runtimes(settings))
     return " ".join([*words, *_drafting(settings, arms)])
+
+
+def _runtimes(settings: Record) -> str:
+    """``hf``, or ``hf+llamacpp`` where the drafter's is another."""
+    return "+".join(dict.fromkeys([settings["backend"], settings["draft_backend"]]))
 
 
 def _drafting(settings: Record, arms: Sequence[Record]) -> list[str]:
@@ -95,7 +103,11 @@ def _shares(arm: Record) -> list[str]:
     time = arm["time"]
     total = time["total"]
     shares = [f"{time[part] / total:.1%}" if total else "" for part in PARTS]
-    return [*shares, f"{arm['prefill_s']:.1f} s"]
+    return [*shares, _seconds(arm["prefill_s"])]
+
+
+def _seconds(value: float) -> str:
+    return f"{value:.1f} s" if value >= 1 else f"{1000 * value:.0f} ms"
 
 
 def _times(value: float | None) -> str:
@@ -114,13 +126,14 @@ def as_markdown(record: Record) -> str:
     """Both tables, warnings and provenance."""
     arms = record["arms"]
     tables = (speed_rows(arms), time_rows(arms), kind_rows(arms))
-    parts = [_table(rows) for rows in tables if rows]
+    parts = [markdown_table(rows) for rows in tables if rows]
     parts += [f"- {w['text']}; {w['remedy']}" for w in record["warnings"]]
     provenance = json.dumps(record["provenance"], indent=1, ensure_ascii=False)
     return "\n\n".join([*parts, f"```json\n{provenance}\n```"]) + "\n"
 
 
-def _table(rows: Rows) -> str:
+def markdown_table(rows: Rows) -> str:
+    """A header and its rows; the columns after the first are figures."""
     header, *body = rows
     rule = ["---", *["---:"] * (len(header) - 1)]
     return "\n".join(f"| {' | '.join(row)} |" for row in [header, rule, *body])

@@ -21,11 +21,14 @@ def summarise(results: Results) -> list[dict[str, Any]]:
 
 
 def paired_ratios(runs: Sequence[Run], against: Sequence[Run]) -> dict[str, list[float]]:
-    """By prompt: tok/s of each run over that of the run it is paired with."""
+    """By prompt: tok/s of each run over that of the run it is paired with.
+
+    A run that wrote nothing (an end token came first) has no speed, and no pair.
+    """
     other = {run.key: run.tok_s for run in against if run.tok_s}
     ratios: dict[str, list[float]] = {}
     for run in runs:
-        if run.key in other:
+        if run.tok_s and run.key in other:
             ratios.setdefault(run.prompt, []).append(run.tok_s / other[run.key])
     return ratios
 
@@ -34,7 +37,7 @@ def _summary(arm: Arm, runs: Sequence[Run], results: Results) -> dict[str, Any]:
     tally = merged([run.tally for run in runs])
     plain = results.runs.get(arm.baseline(), [])
     speedup = median_speedup(paired_ratios(runs, plain)) if arm.gamma else None
-    rates = [run.tok_s for run in runs]
+    rates = [run.tok_s for run in runs if run.tok_s]
     return {
         "settings": asdict(arm),
         "n_runs": len(runs),
@@ -88,9 +91,10 @@ def _predictions(
     arm: Arm, tally: Tally, plain: Sequence[Run], profile: Profile | None
 ) -> dict[str, float | None]:
     """By the measured curve, and by the textbook; only for what they describe."""
-    if not (arm.gamma and arm.cached and plain and tally.rounds and profile and profile.drafter):
-        return {"predicted": None, "predicted_textbook": None}
     alone = merged([run.tally for run in plain])
+    described = arm.gamma and arm.cached and tally.rounds and alone.rounds
+    if not described or profile is None or profile.drafter is None:
+        return {"predicted": None, "predicted_textbook": None}
     ratio = profile.drafter(1) / profile.verifier(1)
     return {
         "predicted": predicted_speedup(

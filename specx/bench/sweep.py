@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from itertools import groupby
 
-from specx.bench.profiling import encode_prompt, profile_pair
+from specx.backend import LogitsBackend
+from specx.bench.profiling import PassTimer, encode_prompt
 from specx.bench.records import Arm, Results, Run
-from specx.cost import Profile
 from specx.decoding import Stop
 from specx.pair import Pair, Settings
 from specx.stats import Tally
@@ -39,7 +39,6 @@ class Plan:
     ignore_eos: bool = False
     raw: bool = False
     """Without the model's chat template."""
-    curve_repeats: int = 5
 
     @property
     def runs_an_arm(self) -> int:
@@ -87,16 +86,14 @@ def run_sweep(
         if _missing(plan, results, arms):
             with load(arms[0].backend, arms[0].draft_backend) as pair:
                 loaded(pair)
-                results.profiles[arms[0].runtimes] = _profile(plan, pair, arms)
+                timer = _timer(pair, arms, results)
                 for group in _groups(arms, lambda arm: arm.sampling):
-                    _run_group(plan, pair, group, results, report, save)
+                    _run_group(plan, Bench(pair, plan, timer), group, results, report, save)
 
 
-def _profile(plan: Plan, pair: Pair, arms: Sequence[Arm]) -> Profile:
-    """The costs of the widths that `arms` need, in the middle of a run's context."""
-    tokens = encode_prompt(pair.verifier.tokenizer, plan.prompts[0].text, raw=plan.raw)
+def _timer(pair: Pair, arms: Sequence[Arm], results: Results) -> PassTimer:
     widths = {1, 2, *(arm.gamma + 1 for arm in arms)}
-    return profile_pair(pair, tokens, len(tokens) + plan.n // 2, widths, plan.curve_repeats)
+    return PassTimer(pair, widths, results.timings.setdefault(arms[0].runtimes, {}))
 
 
 def _groups(arms: Iterable[Arm], key: Callable[[Arm], object]) -> list[list[Arm]]:
@@ -116,7 +113,7 @@ def _missing(plan: Plan, results: Results, arms: Sequence[Arm]) -> list[tuple[in
 
 def _run_group(
     plan: Plan,
-    pair: Pair,
+    bench: Bench,
     arms: Sequence[Arm],
     results: Results,
     report: Callable[[int], None],
@@ -124,7 +121,6 @@ def _run_group(
 ) -> None:
     """Every missing block under all `arms`, each time beginning with another one."""
     missing = _missing(plan, results, arms)
-    bench = Bench(pair, plan)
     for arm in arms if missing else []:
         bench.run(arm, *missing[0], limit=WARM_UP_TOKENS)
     for turn, (repetition, prompt) in enumerate(missing):
@@ -132,21 +128,31 @@ def _run_group(
         block: dict[Arm, Run] = {}
         for place, arm in enumerate([*arms[first:], *arms[:first]]):
             block[arm] = bench.run(arm, repetition, prompt, limit=plan.n)
+            if arm.cached:
+                bench.time_passes()
             report(results.n_done + place + 1)
         for arm, run in block.items():
             results.add(arm, run)
+        results.profiles[arms[0].runtimes] = bench.timer.profile(_core(block))
         save()
+
+
+def _core(block: Mapping[Arm, Run]) -> float:
+    """Seconds of the core a row of logits: plain decoding reads one a round."""
+    (plain,) = (run.tally for arm, run in block.items() if not arm.gamma)
+    return plain.times.core / plain.rounds if plain.rounds else 0.0
 
 
 class Bench:
     """A loaded pair and what each kind of arm makes of it."""
 
-    def __init__(self, pair: Pair, plan: Plan) -> None:
-        self.plan, self.models = plan, pair.models
+    def __init__(self, pair: Pair, plan: Plan, timer: PassTimer) -> None:
+        self.plan, self.models, self.timer = plan, pair.models, timer
         for model in self.models:
             model.truncate(0)
         self.speculative, self.plain = pair, Pair(pair.verifier)
         self.uncached = Pair(*map(Uncached, pair.models))
+        self._last: tuple[list[int], int, list[LogitsBackend]] = [], 0, []
 
     def run(self, arm: Arm, repetition: int, prompt: Prompt, *, limit: int) -> Run:
         """One generation from empty caches."""
@@ -161,7 +167,7 @@ class Bench:
         settings = Settings(
             sampling=arm.sampling,
             gamma=arm.gamma,
-            rule=arm.rule if arm.gamma else "token",
+            rule="token" if arm.sampling.greedy or not arm.gamma else arm.rule,
             seed=seed,
         )
         stop = Stop(pair.verifier.tokenizer, limit, ignore_eos=self.plan.ignore_eos)
@@ -171,6 +177,7 @@ class Bench:
         for done in pair.rounds(tokens, settings, stop):
             tally.add(done)
         tally.total = clock() - decoding
+        self._last = tokens, n_prompt, pair.models
         return Run(
             prompt=prompt.id,
             kind=prompt.kind,
@@ -181,3 +188,7 @@ class Bench:
             stop_reason=str(stop.reason),
             tally=tally,
         )
+
+    def time_passes(self) -> None:
+        """Time single passes in the text of the last run, whose caches still hold it."""
+        self.timer.time(*self._last)

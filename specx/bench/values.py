@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Sequence
 from typing import TypeVar
@@ -28,7 +29,7 @@ def numbers(option: str, text: str) -> list[float]:
 
 def choices(option: str, text: str, known: Sequence[str]) -> list[str]:
     """Names out of `known`, in the order given, each once."""
-    names = list(dict.fromkeys(text.split(",")))
+    names = list(dict.fromkeys(name.strip() for name in text.split(",")))
     for name in names:
         if name not in known:
             raise UsageError(f"{option} {text}: unknown '{name}'; known: {', '.join(known)}")
@@ -38,7 +39,7 @@ def choices(option: str, text: str, known: Sequence[str]) -> list[str]:
 def _values(option: str, text: str, kind: Callable[[str], Number]) -> list[Number]:
     try:
         found = [value for part in text.split(",") for value in _part(part.strip(), kind)]
-    except ValueError:
+    except (ValueError, OverflowError):
         raise UsageError(
             f"{option} {text} is no list of numbers; write 2,4,8 or 1-8 or 2-10+4"
         ) from None
@@ -56,7 +57,7 @@ def _part(part: str, kind: Callable[[str], Number]) -> list[Number]:
     if matched["step"] is None and kind is float:
         raise ValueError
     step = kind(matched["step"] or "1")
-    count = int((last - first) / step + 1e-9) + 1 if step > 0 else 0
+    count = math.floor((last - first) / step + 1e-9) + 1 if step > 0 else 0
     if not 0 < count <= MOST:
         raise ValueError
     # Rounded, so that 0.1-0.9+0.2 holds 0.7 and not 0.7000000000000001.

@@ -16,7 +16,7 @@ from specx.stats import merged
 __all__ = ["warnings_of"]
 
 UNSTABLE, OTHERS, SWAPPED_MIB, FEW = 0.10, 0.10, 16, 5
-TESTED_ENOUGH, HARDLY = 20, 0.05
+TESTED_ENOUGH, HARDLY, TOO_MUCH = 20, 0.05, 0.95
 
 
 def warnings_of(results: Results, watch: Watch) -> list[dict[str, str]]:
@@ -82,8 +82,9 @@ def _never_accepted(results: Results) -> Found:
 def _steep(results: Results) -> Found:
     """Where no acceptance rate could make a gamma pay."""
     for runtimes, profile in results.profiles.items():
-        gammas = sorted({arm.gamma for arm in results.runs if arm.runtimes == runtimes} - {0})
-        hopeless = [g for g in gammas if (acceptance_needed(profile, g) or 1.0) >= 0.95]
+        arms = [arm for arm in results.runs if arm.runtimes == runtimes and arm.cached]
+        gammas = sorted({arm.gamma for arm in arms} - {0})
+        hopeless = [g for g in gammas if _hopeless(acceptance_needed(profile, g))]
         if gammas and hopeless == gammas:
             width = gammas[0] + 1
             ratio = profile.verifier(width) / profile.verifier(1)
@@ -93,6 +94,11 @@ def _steep(results: Results) -> Found:
                 "take another quantisation (F16 is flatter on a CPU), a smaller drafter, or a "
                 "smaller gamma; specx bench --curve shows the curve",
             )
+
+
+def _hopeless(needed: float | None) -> bool:
+    """Whether an acceptance rate is none that a drafter reaches."""
+    return needed is None or needed >= TOO_MUCH
 
 
 def _machine(watch: Watch) -> Found:

@@ -10,6 +10,7 @@ import click
 
 from specx.cli.about import print_version
 from specx.cli.bench import bench
+from specx.cli.compare import compare
 from specx.cli.report import report
 from specx.cli.run import run
 from specx.cli.study import study
@@ -39,6 +40,7 @@ def cli() -> None:
 
 
 cli.add_command(bench)
+cli.add_command(compare)
 cli.add_command(run)
 cli.add_command(report)
 cli.add_command(study)

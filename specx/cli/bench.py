@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 import sys
+import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import asdict, replace
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from specx.acceptance import RULES
 from specx.backend import Tokenizer, installed_backends
@@ -31,12 +34,11 @@ from specx.bench.profiling import encode_prompt
 from specx.bench.render import FORMATS
 from specx.bench.values import choices, numbers, whole_numbers
 from specx.cli.curve import measure_curves
-from specx.cli.load import load_pair, plan_sides
-from specx.cli.options import MODELS, RUNTIME, add_options
+from specx.cli.load import FIELDS, load_pair, plan_sides, with_demo_pair
+from specx.cli.options import MODELS, RUNTIME, add_options, prompt_options
 from specx.cli.progress import Progress
 from specx.cli.tables import print_comparison, print_results
 from specx.errors import UsageError
-from specx.models import demo_pair
 from specx.output import OutputFile
 from specx.pair import Pair
 from specx.suites import read_prompts, suite
@@ -44,6 +46,8 @@ from specx.suites import read_prompts, suite
 __all__ = ["bench"]
 
 INTERRUPTED = 130
+OPTIONS = frozenset({*FIELDS, *(f"{field}_draft" for field in FIELDS)} - {"weights_cache"})
+"""Of loading; each may change the speed."""
 
 SWEEP = [
     click.option(
@@ -58,48 +62,6 @@ SWEEP = [
     click.option("--min-p", type=float, default=0.0, show_default=True, help="One value."),
     click.option("--cache", is_flag=True, help="Arms with KV caches (the default)."),
     click.option("--no-cache", is_flag=True, help="Arms without; with --cache, both."),
-]
-
-PROMPTS = [
-    click.option(
-        "--suite",
-        default="all:1",
-        show_default=True,
-        metavar="KIND[:N],...",
-        help="Prompts of specx's own: N of a kind, or of all.",
-    ),
-    click.option(
-        "-f",
-        "--file",
-        type=click.Path(path_type=Path),
-        help="Prompts of yours, a JSON object with `prompt` a line.",
-    ),
-    click.option("--raw", is_flag=True, help="Do not apply the model's chat template."),
-    click.option(
-        "-n",
-        "--predict",
-        type=click.IntRange(min=1),
-        default=64,
-        show_default=True,
-        help="Most tokens a run writes.",
-    ),
-    click.option(
-        "-r",
-        "--repetitions",
-        type=click.IntRange(min=1),
-        default=2,
-        show_default=True,
-        help="Runs of each arm on each prompt.",
-    ),
-    click.option(
-        "-s",
-        "--seed",
-        type=click.IntRange(0, 2**32 - 1),
-        default=0,
-        show_default=True,
-        help="Of what the runs draw.",
-    ),
-    click.option("--ignore-eos", is_flag=True, help="Go on after an end token."),
 ]
 
 OUTPUT = [
@@ -136,7 +98,7 @@ A sweep with -o FILE.json is written after each prompt; --resume goes on with it
 
 
 @click.command(epilog=EPILOG)
-@add_options([*MODELS, *SWEEP, *PROMPTS, *RUNTIME, *OUTPUT])
+@add_options([*MODELS, *SWEEP, *prompt_options("all:1"), *RUNTIME, *OUTPUT])
 @click.argument("files", nargs=-1, type=click.Path(path_type=Path), metavar="[FILES]...")
 def bench(**given: Any) -> int:
     """Measure the speed of a pair against its verifier alone.
@@ -144,19 +106,29 @@ def bench(**given: Any) -> int:
     FILES are more files for --load.
     """
     if given["loaded"]:
-        return _show([*given["loaded"], *given["files"]], given["as_json"])
+        return _show([*given["loaded"], *given["files"]], given)
     if given["files"]:
         raise UsageError(f"unexpected argument {given['files'][0]}; --load shows earlier files")
+    if given["model"] is not None and given["model_draft"] is None and _typed("gamma", "rule"):
+        raise UsageError("--gamma and --rule need a drafter; add -md DRAFTER")
     output = _output(given)
     progress = Progress(enabled=not given["quiet"])
     if given["curve"]:
-        return measure_curves(_models(given), output, progress)
+        return measure_curves(with_demo_pair(given), output, progress)
     return _Sweep(given, output, progress).run()
 
 
-def _show(files: list[Path], as_json: bool) -> int:
+def _typed(*options: str) -> bool:
+    """Whether one of `options` was given, not left at its default."""
+    sources = map(click.get_current_context().get_parameter_source, options)
+    return any(source is not ParameterSource.DEFAULT for source in sources)
+
+
+def _show(files: list[Path], given: dict[str, Any]) -> int:
+    if given["output"] is not None:
+        raise UsageError(f"-o {given['output']} is for what is measured; leave out -o or --load")
     records = {str(file): _record(read_results(file)) for file in files}
-    if as_json:
+    if given["as_json"]:
         click.echo(json.dumps(records, ensure_ascii=False))
         return 0
     for file, record in records.items():
@@ -183,24 +155,13 @@ def _output(given: dict[str, Any]) -> OutputFile | None:
     return OutputFile(path)
 
 
-def _models(given: dict[str, Any]) -> dict[str, Any]:
-    """`given` with the models to load: the demo pair where none is named."""
-    if given["model"] is None and given["model_draft"] is not None:
-        raise UsageError(f"-md {given['model_draft']} needs a verifier; add -m VERIFIER.gguf")
-    if given["model"] is not None:
-        return given
-    model, drafter = demo_pair()
-    # So small that threads wait for each other longer than they compute.
-    return {**given, "model": model, "model_draft": drafter, "threads": given["threads"] or 1}
-
-
 class _Sweep:
     """One sweep from its options to what is printed."""
 
     def __init__(
         self, given: dict[str, Any], output: OutputFile | None, progress: Progress
     ) -> None:
-        self.given, self.output, self.progress = _models(given), output, progress
+        self.given, self.output, self.progress = with_demo_pair(given), output, progress
         self.plan = _plan(self.given)
         self.results = Results(n=self.plan.n)
         self.identity = _identity(self.plan, self.given)
@@ -227,9 +188,8 @@ class _Sweep:
         self.results.provenance["peak_memory_mib"] = round(peak_memory_mib())
         self.results.warnings = warnings_of(self.results, self.watch)
         record = _record(self.results)
-        if self.output is not None and self.results.n_done:
-            self.output.write(FORMATS[self.output.path.suffix](record))
         self._print(record)
+        self._write(record)
         return code
 
     def _print(self, record: dict[str, Any]) -> None:
@@ -239,12 +199,17 @@ class _Sweep:
             click.echo("specx: interrupted before every arm had run once", err=True)
         else:
             print_results(record)
-            if self.output is not None:
+
+    def _write(self, record: dict[str, Any]) -> None:
+        """After printing, so that a disk that filled up meanwhile does not cost the results."""
+        if self.output is not None and self.results.n_done:
+            self.output.write(FORMATS[self.output.ending](record))
+            if not self.given["as_json"]:
                 click.echo(f"written to {self.given['output']}", err=True)
 
     def _save(self) -> None:
         """After each prompt, so that nothing measured is lost."""
-        if self.output is not None and self.output.path.suffix == ".json":
+        if self.output is not None and self.output.ending == ".json":
             self.output.write(FORMATS[".json"](_record(self.results)))
 
     @contextmanager
@@ -308,7 +273,7 @@ def _arms(given: dict[str, Any]) -> list[Arm]:
 def _baseline(backend: str, temperature: float, top_p: float, given: dict[str, Any]) -> Arm:
     arm = Arm(
         backend=backend,
-        draft_backend=given["draft_backend"] or backend,
+        draft_backend=(given["model_draft"] and given["draft_backend"]) or backend,
         temperature=temperature,
         top_k=given["top_k"],
         top_p=top_p,
@@ -335,13 +300,14 @@ def _identity(plan: Plan, given: dict[str, Any]) -> dict[str, Any]:
     return {
         "model": Path(given["model"]).name,
         "model_draft": given["model_draft"] and Path(given["model_draft"]).name,
-        "prompts": [f"{prompt.id}: {len(prompt.text)} characters" for prompt in plan.prompts],
+        "prompts": [f"{p.id} {zlib.crc32(p.text.encode()):08x}" for p in plan.prompts],
         "n": plan.n,
         "repetitions": plan.repetitions,
         "seed": plan.seed,
         "ignore_eos": plan.ignore_eos,
         "raw": plan.raw,
-        "arms": len(plan.arms),
+        "arms": [" ".join(map(str, asdict(arm).values())) for arm in plan.arms],
+        "options": {name: given[name] for name in given if name in OPTIONS and given[name]},
     }
 
 
@@ -351,7 +317,15 @@ def _resumed(path: Path, identity: dict[str, Any]) -> Results:
     for key, value in identity.items():
         if before.get(key) != value:
             raise UsageError(
-                f"{path} holds another sweep ({key} {before.get(key)}, now {value}); "
+                f"{path} holds another sweep ({key}: {_difference(before.get(key), value)}); "
                 "repeat its options, or choose another -o"
             )
     return results
+
+
+def _difference(before: Any, now: Any) -> str:
+    """The first entries that differ, where these are lists."""
+    if isinstance(before, list) and isinstance(now, list):
+        pairs = zip_longest(before, now, fillvalue="none")
+        before, now = next(pair for pair in pairs if pair[0] != pair[1])
+    return f"{before}, now {now}"

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from specx.bench.explain import explain
+from specx.bench.explain import explain, milliseconds
 from specx.bench.profiling import encode_prompt, profile_pair
 from specx.bench.values import whole_numbers
 from specx.cli.load import load_pair, plan_sides
@@ -18,7 +18,7 @@ from specx.cli.progress import Progress
 from specx.cost import Curve, Profile, profile_record
 from specx.errors import UsageError
 from specx.output import OutputFile
-from specx.suites import suite
+from specx.suites import read_prompts, suite
 
 __all__ = ["measure_curves"]
 
@@ -36,12 +36,13 @@ def measure_curves(given: dict[str, Any], output: OutputFile | None, progress: P
     sides = plan_sides(
         given["model"], given["model_draft"], given["backend"], given["draft_backend"], given
     )
+    prompt = (read_prompts(given["file"]) if given["file"] is not None else suite("edit:1"))[0]
     need = CONTEXT + widths[-1]
     with load_pair(
         sides, lambda _: need, verbose=given["verbose"], cached=True, progress=progress
     ) as pair:
         passes = len(pair.models) * len(widths) * (REPEATS + 1)
-        text = encode_prompt(pair.verifier.tokenizer, suite("edit:1")[0].text)
+        text = encode_prompt(pair.verifier.tokenizer, prompt.text, raw=given["raw"])
         with progress.task("timing passes", passes) as report:
             profile = profile_pair(pair, text, CONTEXT, widths, REPEATS, report=report)
     if output is not None:
@@ -55,12 +56,12 @@ def _print(profile: Profile, as_json: bool) -> None:
         record = {**profile_record(profile), "words": explain(profile)}
         click.echo(json.dumps(record, ensure_ascii=False))
         return
-    console = Console(highlight=False)
+    console = Console(highlight=False, markup=False)
     for role, curve in profile.curves().items():
         console.print(_plot(role, curve))
         console.print()
     for line in explain(profile):
-        console.print(line, markup=False)
+        console.print(line)
 
 
 def _plot(role: str, curve: Curve) -> Table:
@@ -75,5 +76,5 @@ def _plot(role: str, curve: Curve) -> Table:
         bar = "█" * max(1, round(BAR * seconds / most))
         whisker = "─" * (round(BAR * high / most) - len(bar))
         ratio = f"{seconds / curve(1):.2f}"
-        table.add_row(str(width), f"{1000 * seconds:.3g}", ratio, Text(bar + whisker))
+        table.add_row(str(width), milliseconds(seconds), ratio, Text(bar + whisker))
     return table

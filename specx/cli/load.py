@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,11 +11,20 @@ from typing import Any
 from specx import Pair
 from specx.backend import BackendFactory, LoadOptions, LogitsBackend, Tokenizer, get_backend
 from specx.cli.progress import Progress
-from specx.errors import OptionError
+from specx.errors import OptionError, UsageError
 from specx.memory import Planned, check_fits
+from specx.models import demo_pair
 from specx.uncached import Uncached
 
-__all__ = ["Side", "load_pair", "plan_sides"]
+__all__ = [
+    "FIELDS",
+    "Side",
+    "load_pair",
+    "load_side",
+    "plan_sides",
+    "require_memory",
+    "with_demo_pair",
+]
 
 FIELDS = {
     "n_ctx": "-c",
@@ -95,19 +104,46 @@ def load_pair(
     ContextError
         If the caches cannot fit into memory: said before anything is loaded.
     """
-    check_fits([_planned(side) for side in sides if _fills_memory_at_once(side.factory)])
+    require_memory(sides)
     with ExitStack() as stack:
         models: list[LogitsBackend] = []
         for side in sides:
-            with progress.task(f"loading {side.role}", 1.0) as report:
-                options = LoadOptions(
-                    **side.options, verbose=verbose, need_ctx=need_ctx, progress=report
-                )
-                model = stack.enter_context(side.factory.load(side.model, options))
+            model = stack.enter_context(
+                load_side(side, need_ctx, verbose=verbose, progress=progress)
+            )
             models.append(model if cached else Uncached(model))
         pair = Pair(*models)
         stack.pop_all()
         return pair
+
+
+def load_side(
+    side: Side,
+    need_ctx: Callable[[Tokenizer], int],
+    *,
+    verbose: bool,
+    progress: Progress,
+) -> LogitsBackend:
+    """Load one model."""
+    with progress.task(f"loading {side.role}", 1.0) as report:
+        options = LoadOptions(**side.options, verbose=verbose, need_ctx=need_ctx, progress=report)
+        return side.factory.load(side.model, options)
+
+
+def require_memory(sides: Sequence[Side]) -> None:
+    """Raise ContextError if the caches of all sides together cannot fit into memory."""
+    check_fits([_planned(side) for side in sides if _fills_memory_at_once(side.factory)])
+
+
+def with_demo_pair(given: dict[str, Any]) -> dict[str, Any]:
+    """`given` with the models to load: the demo pair where none is named."""
+    if given["model"] is None and given["model_draft"] is not None:
+        raise UsageError(f"-md {given['model_draft']} needs a verifier; add -m VERIFIER.gguf")
+    if given["model"] is not None:
+        return given
+    model, drafter = demo_pair()
+    # So small that threads wait for each other longer than they compute.
+    return {**given, "model": model, "model_draft": drafter, "threads": given["threads"] or 1}
 
 
 def _fills_memory_at_once(factory: BackendFactory) -> bool:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import click
 
-__all__ = ["MODELS", "RUNTIME", "add_options"]
+__all__ = ["MODELS", "RUNTIME", "add_options", "prompt_options"]
 
 
 def add_options(options: Sequence[Callable[[Any], Any]]) -> Callable[[Any], Any]:
@@ -56,3 +57,48 @@ RUNTIME = [
         "--weights-cache", metavar="DIR", help="Keep dequantised GGUF weights in this folder (hf)."
     ),
 ]
+
+
+def prompt_options(default: str) -> list[Callable[[Any], Any]]:
+    """Which prompts to measure on, by default the suite `default`, and how."""
+    return [
+        click.option(
+            "--suite",
+            default=default,
+            show_default=True,
+            metavar="KIND[:N],...",
+            help="Prompts of specx's own: N of a kind, or of all.",
+        ),
+        click.option(
+            "-f",
+            "--file",
+            type=click.Path(path_type=Path),
+            help="Prompts of yours, a JSON object with `prompt` a line.",
+        ),
+        click.option("--raw", is_flag=True, help="Do not apply the model's chat template."),
+        click.option(
+            "-n",
+            "--predict",
+            type=click.IntRange(min=1),
+            default=64,
+            show_default=True,
+            help="Most tokens a run writes.",
+        ),
+        click.option(
+            "-r",
+            "--repetitions",
+            type=click.IntRange(min=1),
+            default=2,
+            show_default=True,
+            help="Runs of each arm on each prompt.",
+        ),
+        click.option(
+            "-s",
+            "--seed",
+            type=click.IntRange(0, 2**32 - 1),
+            default=0,
+            show_default=True,
+            help="Of what the runs draw.",
+        ),
+        click.option("--ignore-eos", is_flag=True, help="Go on after an end token."),
+    ]

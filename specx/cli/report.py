@@ -49,5 +49,7 @@ def _print(traces: Iterable[Trace]) -> None:
             click.echo(line)
         click.echo()
         if tally.by_position:
-            print_rows([["position", "tested", "accepted", "rate"], *position_rows(tally)])
-            print_rows([["accepted", "rounds", "share"], *length_rows(tally)])
+            print_rows(
+                [["position", "tested", "accepted", "rate"], *map(list, position_rows(tally))]
+            )
+            print_rows([["accepted", "rounds", "share"], *map(list, length_rows(tally))])

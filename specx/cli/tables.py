@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import click
@@ -19,12 +19,13 @@ WIDE = 160
 
 def print_results(record: Mapping[str, Any]) -> None:
     """The tables; warnings go to standard error."""
-    arms = record["arms"]
+    arms = [arm for arm in record["arms"] if arm["n_runs"]]
     for rows in filter(None, (speed_rows(arms), time_rows(arms), kind_rows(arms))):
         print_rows(rows)
-    done = max((arm["n_runs"] for arm in record["arms"]), default=0)
     if not record["complete"]:
-        click.echo(f"incomplete: {done} of {record['planned']} runs of each arm\n")
+        done = sorted({arm["n_runs"] for arm in record["arms"]}) or [0]
+        counts = " to ".join(map(str, dict.fromkeys([done[0], done[-1]])))
+        click.echo(f"incomplete: {counts} of {record['planned']} runs of each arm\n")
     for warning in record["warnings"]:
         click.echo(f"warning: {warning['text']}\n  remedy: {warning['remedy']}", err=True)
 
@@ -53,17 +54,22 @@ def _key(arm: Mapping[str, Any]) -> tuple[tuple[str, Any], ...]:
     return tuple(sorted(arm["settings"].items()))
 
 
-def print_rows(rows: Sequence[Sequence[str]]) -> None:
-    """A table with a header: the first row, whose first cell names the labels."""
-    console = Console(highlight=False)
+def print_rows(rows: list[list[str]]) -> None:
+    """A table: a header and its rows."""
+    console = Console(highlight=False, markup=False)  # a file's name may hold brackets
     if not console.is_terminal:
         console.width = WIDE
+    wide = sum(max(map(len, column)) + 2 for column in zip(*rows, strict=True)) - 2
+    console.print(_table(rows, gap=2 if wide <= console.width else 1))
+    console.print()
+
+
+def _table(rows: list[list[str]], gap: int) -> Table:
     (label, *names), *body = rows
-    table = Table(box=None, pad_edge=False, header_style="bold")
+    table = Table(box=None, pad_edge=False, padding=(0, gap, 0, 0), header_style="bold")
     table.add_column(label, justify="left", overflow="fold")
     for name in names:
         table.add_column(name, justify="right", overflow="fold")
     for row in body:
         table.add_row(*row)
-    console.print(table)
-    console.print()
+    return table

@@ -1,0 +1,150 @@
+"""A comparison as JSON values."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from specx.bench.records import Results, results_record
+from specx.bench.summary import summarise
+from specx.compare.agreement import Agreement, binned, means
+from specx.compare.findings import Findings, findings_of
+from specx.compare.names import Traits, differences
+from specx.compare.run import Comparison
+from specx.compare.split import round_parts
+from specx.compare.words import verdict
+from specx.cost import profile_record
+from specx.errors import UsageError
+
+__all__ = ["comparison_record", "read_comparison"]
+
+FORMAT = 1
+BINS = 4
+
+
+def comparison_record(
+    found: Comparison, traits: tuple[Traits, Traits], provenance: Mapping[str, Any]
+) -> dict[str, Any]:
+    """What the JSON file holds; `found` must have a whole block.
+
+    Raises
+    ------
+    UsageError
+        If nothing was drafted, so that nothing can be said.
+    """
+    findings = findings_of(found)
+    agreement = {
+        "verifier": _agreement(found.verifiers),
+        "drafter": _agreement(found.drafters),
+    }
+    told = verdict(findings, agreement["verifier"] and agreement["verifier"]["mean"])
+    sides = zip(("a", "b"), found.names, traits, found.results, strict=True)
+    return {
+        "specx_compare": FORMAT,
+        "gamma": findings.gamma,
+        "n": found.results[0].n,
+        "planned": found.results[0].planned,
+        "blocks": found.n_blocks,
+        "complete": found.complete,
+        "differences": differences(*traits),
+        "sides": {
+            key: {"name": name, **asdict(its), **_side(results)}
+            for key, name, its, results in sides
+        },
+        "round": _rounds(findings),
+        "agreement": agreement,
+        "split": _split(findings),
+        "verdict": asdict(told),
+        "provenance": dict(provenance),
+        "warnings": _warnings(found),
+    }
+
+
+def _warnings(found: Comparison) -> list[dict[str, str]]:
+    """What both sides warn of is said once, what one side does with its name."""
+    a, b = (side.warnings for side in found.results)
+    shared = [warning for warning in a if warning in b]
+    alone = [
+        {**warning, "text": f"{name}: {warning['text']}"}
+        for name, side in zip(found.names, (a, b), strict=True)
+        for warning in side
+        if warning not in shared
+    ]
+    return [*shared, *alone]
+
+
+def _side(results: Results) -> dict[str, Any]:
+    plain, speculative = results_record(results, summarise(results))["arms"]
+    (profile,) = results.profiles.values()
+    return {"plain": plain, "speculative": speculative, "profile": profile_record(profile)}
+
+
+def _rounds(findings: Findings) -> dict[str, dict[str, float]]:
+    """What a round costs and gives on each side, in tokens of plain decoding."""
+    return {
+        key: {
+            "tokens": side.acceptance.tokens,
+            "after_full": side.acceptance.full,
+            **round_parts(side.costs, findings.gamma, side.acceptance.full),
+        }
+        for key, side in (("a", findings.a), ("b", findings.b))
+    }
+
+
+def _agreement(found: Mapping[str, Agreement]) -> dict[str, Any] | None:
+    """None where there was nothing to compare: both sides share the model."""
+    if not found:
+        return None
+    return {
+        "mean": means(list(found.values())),
+        "bins": binned(found, BINS),
+        "prompts": {
+            prompt: {**asdict(one), "kl": [_finite(value) for value in one.kl]}
+            for prompt, one in found.items()
+        },
+    }
+
+
+def _finite(value: float) -> float | None:
+    """JSON knows no infinity."""
+    return value if math.isfinite(value) else None
+
+
+def _split(findings: Findings) -> dict[str, Any]:
+    split, shares = findings.split, findings.split.shares()
+    return {
+        **{name: {**_term(nats), "share": shares[name]} for name, nats in split.terms().items()},
+        "total": _term(split.total),
+        "plain_ratio": asdict(findings.plain_ratio),
+        "speculative_ratio": asdict(findings.speculative_ratio),
+        "predicted": {"a": findings.a.predicted, "b": findings.b.predicted},
+    }
+
+
+def _term(nats: float) -> dict[str, float]:
+    return {"nats": nats, "factor": math.exp(nats)}
+
+
+def read_comparison(path: Path) -> dict[str, Any]:
+    """Read a JSON file of `specx compare`.
+
+    Raises
+    ------
+    UsageError
+        If it cannot be read or is none.
+    """
+    try:
+        record = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UsageError(f"cannot read {path}: {error.strerror}") from error
+    except ValueError as error:
+        raise UsageError(f"{path} is not JSON: {error}") from error
+    if not isinstance(record, dict) or record.get("specx_compare") != FORMAT:
+        raise UsageError(
+            f"{path} is no result of this specx compare; make one: specx compare -o {path}"
+        )
+    return record
