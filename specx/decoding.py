@@ -11,6 +11,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
+import numpy as np
+from numpy.typing import NDArray
+
 from specx.acceptance import RULES, Block, Rule, Verdict, decide
 from specx.backend import Clock, LogitsBackend, Tokenizer
 from specx.drafting import Draft, Drafter
@@ -51,6 +54,10 @@ class Round:
     pieces: list[str]
     """Text that became certain with each emitted token."""
     times: Times
+    uniforms: NDArray[np.float64]
+    """What tested the drafted tokens, shape (g,)."""
+    emitting: float
+    """The uniform that drew the verdict's token."""
 
 
 class Stop:
@@ -182,7 +189,8 @@ def speculate(
         target = reader.read(rows, length)
         block = Block(target, draft.distributions, draft.ids)
         uniforms = streams.accepting(length).random(len(draft.ids))
-        verdict = decide(rule, block, uniforms, streams.emitting(length).random())
+        emitting = streams.emitting(length).random()
+        verdict = decide(rule, block, uniforms, emitting)
         expected = {name: float(any_rule.expected(block)) for name, any_rule in RULES.items()}
         times.core = watch.lap() + draft.core_seconds
         emitted, pieces = stop.cut([*draft.ids[: verdict.n_accepted], verdict.token])
@@ -191,7 +199,9 @@ def speculate(
         for side in (verifier, drafter):
             side.truncate(min(side.n_past, len(tokens) - 1))
         times.rollback = watch.lap()
-        yield Round(length, draft, target, verdict, expected, emitted, pieces, times)
+        yield Round(
+            length, draft, target, verdict, expected, emitted, pieces, times, uniforms, emitting
+        )
 
 
 def autoregress(
@@ -209,11 +219,15 @@ def autoregress(
         rows = verifier.forward(tokens[verifier.n_past :])
         times.verify = watch.lap()
         target = reader.read(rows, length)
-        token = target[0].draw(streams.emitting(length).random())
+        emitting = streams.emitting(length).random()
+        token = target[0].draw(emitting)
         times.core = watch.lap()
         emitted, pieces = stop.cut([token])
         tokens += emitted
-        yield Round(length, Draft(), target, Verdict(0, token), {}, emitted, pieces, times)
+        verdict, untested = Verdict(0, token), np.empty(0)
+        yield Round(
+            length, Draft(), target, verdict, {}, emitted, pieces, times, untested, emitting
+        )
 
 
 def _has_room(verifier: LogitsBackend, tokens: Sequence[int], stop: Stop) -> bool:

@@ -59,9 +59,9 @@ class Pair:
         """The loaded models, the verifier first."""
         return [self.verifier] if self.drafter is None else [self.verifier, self.drafter]
 
-    def reader(self, params: SamplingParams) -> LogitsReader:
+    def reader(self, params: SamplingParams, *, keep_logits: bool = False) -> LogitsReader:
         """Reads the verifier's logits."""
-        return LogitsReader(self.verifier.name, params, self._masked)
+        return LogitsReader(self.verifier.name, params, self._masked, keep_logits)
 
     def prefill(
         self,
@@ -82,12 +82,21 @@ class Pair:
         for model in self.models:
             prefill(model, readable(tokens, model.n_vocab), size, report)
 
-    def rounds(self, tokens: list[int], settings: Settings, stop: Stop) -> Iterator[Round]:
-        """Generate after `tokens`, which grows in place: one `Round` a verifier pass."""
-        reader, streams = self.reader(settings.sampling), Streams(settings.seed)
+    def rounds(
+        self, tokens: list[int], settings: Settings, stop: Stop, *, keep_logits: bool = False
+    ) -> Iterator[Round]:
+        """Generate after `tokens`, which grows in place: one `Round` a verifier pass.
+
+        `keep_logits` leaves each distribution of a round the logits it was made of, as a trace
+        wants them; a round then holds up to 2 g + 1 rows of the vocabulary's size.
+        """
+        reader = self.reader(settings.sampling, keep_logits=keep_logits)
+        streams = Streams(settings.seed)
         if self.drafter is None:
             return autoregress(self.verifier, tokens, reader=reader, streams=streams, stop=stop)
-        draft_reader = LogitsReader(self.drafter.name, settings.sampling, self._masked_draft)
+        draft_reader = LogitsReader(
+            self.drafter.name, settings.sampling, self._masked_draft, keep_logits
+        )
         return speculate(
             self.verifier,
             ModelDrafter(self.drafter, draft_reader, self.verifier.tokenizer.eog_ids),

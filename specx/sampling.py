@@ -7,7 +7,7 @@ distribution, each renormalising before the next. (llama.cpp applies temperature
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -62,10 +62,13 @@ class Distribution:
         Shape (n,), summing to 1; float64, or Fractions where a rule is enumerated.
     ids
         Token of each entry, ascending; None where `probs` covers the vocabulary from id 0 on.
+    logits
+        The row it was made of, shape (n_vocab,), where a reader was asked to keep it.
     """
 
     probs: Numbers
     ids: NDArray[np.intp] | None = None
+    logits: NDArray[np.float32] | None = None
 
     def prob(self, token: int) -> Any:
         """Probability of one token; 0 outside the support."""
@@ -112,6 +115,8 @@ class LogitsReader:
     params: SamplingParams
     masked: Sequence[int] | NDArray[np.intp] = ()
     """Ids that this model must never be asked to emit: no token stands behind them."""
+    keep_logits: bool = False
+    """Whether each distribution holds on to its row: a trace measures entropies there."""
 
     def read(self, rows: NDArray[np.float32], position: int) -> list[Distribution]:
         """One distribution a row of `rows` (n, n_vocab); masks `rows` in place.
@@ -124,9 +129,10 @@ class LogitsReader:
 
     def _one(self, row: NDArray[np.float32], position: int) -> Distribution:
         try:
-            return distribution(row, self.params)
+            found = distribution(row, self.params)
         except LogitsError as error:
             raise LogitsError(f"{self.model} at position {position}: {error}") from error
+        return replace(found, logits=row) if self.keep_logits else found
 
 
 def distribution(logits: NDArray[np.float32], params: SamplingParams) -> Distribution:

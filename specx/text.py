@@ -5,7 +5,15 @@ from __future__ import annotations
 import codecs
 from collections.abc import Sequence
 
-__all__ = ["TextStream"]
+__all__ = ["TextStream", "visible"]
+
+CONTROLS = {code: chr(0x2400 + code) for code in range(32) if chr(code) not in "\n\t"}
+CONTROLS |= {127: "\u2421"} | dict.fromkeys(range(0x80, 0xA0), "\ufffd")
+
+
+def visible(text: str) -> str:
+    """Control characters as signs: a model's text must not steer a terminal, nor break a page."""
+    return text.translate(CONTROLS)
 
 
 class TextStream:

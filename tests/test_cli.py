@@ -288,6 +288,50 @@ def test_colour_marks_origins_and_no_color_keeps_the_marks(table: str) -> None:
     assert "\x1b[1m" in plain.stdout  # and bold without it
 
 
+SURE_OR_NOT = """
+vocabulary = ["<s>", " sure", " a", " b", " c", " d", " e", " f", " g", " h", " i", " j", " k",
+              " l", " m", " n", " o", " p", " q", " r", " s", " t", " u", " v", "one"]
+bos = "<s>"
+[[row]]
+next = { " sure" = 1.0 }
+[[row]]
+after = [" sure"]
+next = { " a" = 0.75, " b" = 0.25 }
+[[row]]
+after = [" a"]
+[row.next]
+" c" = 0.125
+" d" = 0.125
+" e" = 0.125
+" f" = 0.125
+" g" = 0.125
+" h" = 0.125
+" i" = 0.125
+" j" = 0.125
+"""
+"""Entropies before the tokens, in nats: 0, 0.56, 2.08, 0, ..."""
+
+
+@pytest.mark.parametrize("draft", [False, True])
+def test_entropy_shades_each_token_by_the_verifiers_doubt(draft: bool, tmp_path: Path) -> None:
+    path = tmp_path / "table.toml"
+    path.write_text(SURE_OR_NOT)
+    args = ["-p", "one", "-n", "4", "--temp", "0", "--show", "entropy", "--color", "on"]
+    args += ["-md", str(path)] if draft else []
+    coloured = run(str(path), *args)
+    one, two = "\x1b[38;5;16m\x1b[48;5;229m", "\x1b[38;5;16m\x1b[48;5;216m\x1b[4m"
+    assert coloured.stdout == f" sure{one} a\x1b[0m{two} c\x1b[0m sure\n"
+    assert "verifier's entropy, nats: under 0.5" in coloured.stderr
+    assert "3.0 and more" in coloured.stderr
+    plain = run(str(path), *args, "-q", env={**os.environ, "NO_COLOR": "1"})
+    assert plain.stdout == " sure a\x1b[4m c\x1b[0m sure\n"
+
+
+def test_help_says_where_shades_begin() -> None:
+    text = " ".join(specx("run", "--help").stdout.split())
+    assert "entropy at temperature 1 is shaded from 0.5, 1.5, 3.0 nats on" in text
+
+
 def test_version_names_the_runtimes() -> None:
     done = specx("--version")
     assert done.returncode == 0

@@ -14,7 +14,7 @@ from specx.errors import SpecxError
 
 __all__ = ["cli", "main"]
 
-COMMANDS = ("run", "bench", "compare", "verify")
+COMMANDS = ("run", "bench", "compare", "report", "study", "verify")
 """Each in the file of its name."""
 USAGE, INTERRUPTED = 2, 130
 

@@ -16,10 +16,12 @@ from specx.cli.load import FIELDS, Side, load_pair, plan_sides
 from specx.cli.options import MODELS, RUNTIME, add_options
 from specx.cli.progress import Progress
 from specx.cli.show import Writer, footer, legend, wants_styles
+from specx.cli.tracing import TRACE, Tracing
 from specx.errors import UsageError
 from specx.models import demo_pair
 from specx.pair import PREFILL_SLICE
 from specx.streams import draw_seed
+from specx.trace.uncertainty import ENTROPY_STEPS
 
 __all__ = ["run"]
 
@@ -88,6 +90,7 @@ GENERATION = [
 ]
 
 OUTPUT = [
+    TRACE,
     click.option("--json", "as_json", is_flag=True, help="Print one JSON object, nothing else."),
     click.option("--no-stream", is_flag=True, help="Print the text at its end."),
     click.option(
@@ -95,7 +98,16 @@ OUTPUT = [
         type=click.Choice(["auto", "on", "off"]),
         default="auto",
         show_default=True,
-        help="Mark where tokens came from.",
+        help="Mark tokens, as --show says.",
+    ),
+    click.option(
+        "--show",
+        type=click.Choice(["origin", "entropy"]),
+        default="origin",
+        show_default=True,
+        help="What the marks say: where a token came from, or how unsure the verifier was before "
+        f"it; its entropy at temperature 1 is shaded from {', '.join(map(str, ENTROPY_STEPS))} "
+        "nats on.",
     ),
     click.option("-q", "--quiet", is_flag=True, help="No footer and no progress."),
     click.option("-v", "--verbose", is_flag=True, help="Show the runtime's own log."),
@@ -116,16 +128,22 @@ def run(**given: Any) -> int:
     def need_ctx(tokenizer: Tokenizer) -> int:
         return len(_encode(tokenizer, prompt, given)) + int(given["predict"])
 
-    with load_pair(
-        sides, need_ctx, verbose=given["verbose"], cached=not given["no_cache"], progress=progress
-    ) as pair:
+    cached = not given["no_cache"]
+    with (
+        Tracing(given["trace_file"]) as tracing,
+        load_pair(
+            sides, need_ctx, verbose=given["verbose"], cached=cached, progress=progress
+        ) as pair,
+    ):
         tokens = _encode(pair.verifier.tokenizer, prompt, given)
         if not tokens:
             raise UsageError(
                 "the prompt is empty and the model has no token to begin a text with; "
                 "write a prompt (-p 'Once upon a time')"
             )
-        return _Generation(pair, settings, sides, given, tokens).run(progress)
+        generation = _Generation(pair, settings, sides, given, tokens, tracing)
+        generation.begin_trace(prompt, progress)
+        return generation.run(progress)
 
 
 class _Generation:
@@ -138,8 +156,10 @@ class _Generation:
         sides: list[Side],
         given: dict[str, Any],
         tokens: list[int],
+        tracing: Tracing,
     ) -> None:
         self.pair, self.settings, self.sides, self.given = pair, settings, sides, given
+        self.tracing = tracing
         self.n_prompt, self.tokens = len(tokens), tokens
         self.tally = Tally()
         self.prefill_s = 0.0
@@ -152,6 +172,19 @@ class _Generation:
         self.writer = Writer(
             styled=wants_styles(given["color"], sys.stdout),
             stream=not (given["as_json"] or given["no_stream"]),
+            mark=given["show"],
+        )
+
+    def begin_trace(self, prompt: str, progress: Progress) -> None:
+        """Say in the trace what is about to run, before any of it does."""
+        self.tracing.begin(
+            self.pair,
+            self.settings,
+            self.tokens,
+            prompt,
+            backends=[side.factory.name for side in self.sides],
+            shown=self._settings(),
+            progress=progress,
         )
 
     def run(self, progress: Progress) -> int:
@@ -161,9 +194,16 @@ class _Generation:
             self._decode()
         except KeyboardInterrupt:
             self.stop.reason = "interrupted"
-        self.writer.write(self.stop.finish())
+        rest = self.stop.finish()
+        self.writer.write(rest)
+        self.tracing.end(self.tally, self.stop, self.prefill_s, rest)
         self._close()
         return 130 if self.stop.reason == "interrupted" else 0
+
+    @property
+    def _shades(self) -> bool:
+        """Whether entropies are to be shown."""
+        return self.writer.styled and self.writer.stream and self.writer.mark == "entropy"
 
     def _prefill(self, progress: Progress) -> None:
         clock = self.pair.verifier.clock
@@ -177,8 +217,10 @@ class _Generation:
         clock = self.pair.verifier.clock
         begun = clock()
         try:
-            for done in self.pair.rounds(self.tokens, self.settings, self.stop):
+            keep = self.tracing.wanted or self._shades
+            for done in self.pair.rounds(self.tokens, self.settings, self.stop, keep_logits=keep):
                 self.tally.add(done)
+                self.tracing.round(done)
                 self.writer.round(done)
         finally:
             self.tally.total = clock() - begun
@@ -195,7 +237,7 @@ class _Generation:
         for line in [
             "",
             *footer(result, self.tally, self.n_prompt),
-            legend(styled and self.pair.drafter is not None),
+            legend(styled and (self._shades or self.pair.drafter is not None), self.writer.mark),
         ]:
             click.echo(line, err=True, color=styled)
 

@@ -6,12 +6,16 @@ import os
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, TextIO
 
 import click
 
 from specx.decoding import Round
+from specx.sampling import Distribution
 from specx.stats import Tally
+from specx.text import visible
+from specx.trace.uncertainty import ENTROPY_STEPS, entropy_level, raw_entropy
 
 __all__ = ["Writer", "footer", "legend", "wants_styles"]
 
@@ -22,14 +26,18 @@ ORIGINS: dict[str, dict[str, Any]] = {
 }
 """How a token's origin looks: an attribute each, and a colour only on top of it."""
 
+SHADES: list[dict[str, Any]] = [
+    {},
+    {"fg": 16, "bg": 229},
+    {"fg": 16, "bg": 216, "underline": True},
+    {"fg": 16, "bg": 203, "underline": True, "bold": True},
+]
+"""How a token looks by the level of the verifier's entropy."""
+
 DEMO_NOTE = [
     "models: the demo pair, which writes Python; too small to gain from speculation on a CPU.",
     "A pair that gains: -m VERIFIER.gguf -md DRAFTER.gguf, see the README; specx run --help",
 ]
-
-CONTROLS = {code: chr(0x2400 + code) for code in range(32) if chr(code) not in "\n\t"}
-CONTROLS |= {127: "\u2421"} | dict.fromkeys(range(0x80, 0xA0), "\ufffd")
-"""Control characters as visible ones: a model's text must not steer the terminal."""
 
 
 def wants_styles(color: str, stream: TextIO) -> bool:
@@ -45,6 +53,8 @@ class Writer:
 
     styled: bool
     stream: bool
+    mark: str = "origin"
+    """What the marks say: ``origin``, or the verifier's ``entropy`` before each token."""
 
     def __post_init__(self) -> None:
         self.written: list[str] = []
@@ -57,40 +67,56 @@ class Writer:
         if not done.draft.ids:
             origin = "accepted"  # nothing was proposed: an ordinary token
         for place, piece in enumerate(done.pieces):
-            self.write(piece, "accepted" if place < last else origin)
+            if self.mark == "entropy":
+                look = _shade(done.target[place])
+            else:
+                look = ORIGINS["accepted" if place < last else origin]
+            self.write(piece, look)
 
-    def write(self, piece: str, origin: str = "accepted") -> None:
-        """Write one piece of text, marked with its origin where that is wanted."""
+    def write(self, piece: str, look: Mapping[str, Any] | None = None) -> None:
+        """Write one piece of text, looking so where marks are wanted."""
         self.written.append(piece)
         if not self.stream or not piece:
             return
-        shown = piece.translate(CONTROLS) if self._terminal else piece
-        click.echo(self._styled(shown, origin), nl=False, color=self.styled)
+        shown = visible(piece) if self._terminal else piece
+        click.echo(self._styled(shown, look or {}), nl=False, color=self.styled)
 
     def end(self) -> None:
         """Write what was held back, and close the last line."""
         if not self.stream:
             whole = "".join(self.written)
-            click.echo(whole.translate(CONTROLS) if self._terminal else whole, nl=False)
+            click.echo(visible(whole) if self._terminal else whole, nl=False)
         if self._terminal or not "".join(self.written[-1:]).endswith("\n"):
             click.echo()
 
-    def _styled(self, text: str, origin: str) -> str:
-        return click.style(text, **_look(origin)) if self.styled and ORIGINS[origin] else text
+    def _styled(self, text: str, look: Mapping[str, Any]) -> str:
+        allowed = _allowed(look) if self.styled else {}
+        return click.style(text, **allowed) if allowed else text
 
 
-def _look(origin: str) -> dict[str, Any]:
-    look = dict(ORIGINS[origin])
-    if os.environ.get("NO_COLOR"):
-        look.pop("fg", None)
-    return look
+def _shade(before: Distribution) -> dict[str, Any]:
+    return {} if before.logits is None else SHADES[entropy_level(raw_entropy(before.logits))]
 
 
-def legend(styled: bool) -> str:
-    """Names the marks of origins."""
+def _allowed(look: Mapping[str, Any]) -> dict[str, Any]:
+    colours = ("fg", "bg") if os.environ.get("NO_COLOR") else ()
+    return {key: value for key, value in look.items() if key not in colours}
+
+
+def legend(styled: bool, mark: str = "origin") -> str:
+    """Names the marks of tokens."""
     if not styled:
         return ""
-    return "tokens: " + "  ".join(click.style(name, **_look(name)) for name in ORIGINS)
+    looks = ORIGINS if mark == "origin" else dict(zip(_levels(), SHADES, strict=True))
+    kind = "tokens" if mark == "origin" else "verifier's entropy, nats"
+    names = (click.style(name, **_allowed(look)) for name, look in looks.items())
+    return f"{kind}: " + "  ".join(names)
+
+
+def _levels() -> list[str]:
+    first, *_, last = ENTROPY_STEPS
+    between = (f"{low} to {high}" for low, high in pairwise(ENTROPY_STEPS))
+    return [f"under {first}", *between, f"{last} and more"]
 
 
 def footer(result: Mapping[str, Any], tally: Tally, n_prompt: int) -> list[str]:
@@ -136,7 +162,7 @@ def _reason(result: Mapping[str, Any]) -> str:
         "context": "a full context (raise -c for more)",
         "interrupted": "you",
     }
-    return words[result["stop_reason"]]
+    return words.get(result["stop_reason"], "nothing: its trace breaks off")
 
 
 def _rate(count: int, seconds: float) -> str:

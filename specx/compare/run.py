@@ -163,9 +163,11 @@ class _Recorder(Pair):
         super().__init__(verifier)
         self.text: list[int] = []
 
-    def rounds(self, tokens: list[int], settings: Settings, stop: Stop) -> Iterator[Round]:
+    def rounds(
+        self, tokens: list[int], settings: Settings, stop: Stop, *, keep_logits: bool = False
+    ) -> Iterator[Round]:
         self.text = tokens  # grows in place
-        return super().rounds(tokens, settings, stop)
+        return super().rounds(tokens, settings, stop, keep_logits=keep_logits)
 
 
 def curve_widths(gamma: int) -> list[int]:

@@ -1,0 +1,55 @@
+"""`specx report`: traces to look at, as a page or on the terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import click
+
+from specx.cli.show import footer
+from specx.cli.tables import print_rows
+from specx.output import OutputFile
+from specx.report import INSTALL, can_plot, page, position_rows, result_of, title_of
+from specx.report.figures import length_rows
+from specx.trace import Trace, read_traces
+
+__all__ = ["report"]
+
+
+@click.command()
+@click.argument(
+    "files", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="TRACE..."
+)
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path),
+    help="Write a page (HTML, one file that needs no network); without it, print the numbers.",
+)
+def report(files: Sequence[Path], output: Path | None) -> int:
+    """Show what traces hold: TRACE files are what `specx run --trace` writes."""
+    target = None if output is None else OutputFile(output)
+    traces = [trace for file in files for trace in read_traces(file)]
+    if target is None:
+        _print(traces)
+        return 0
+    target.write(page(traces))
+    if not can_plot():
+        click.echo(f"specx: the page has no plots; for them {INSTALL}", err=True)
+    click.echo(f"written to {output}", err=True)
+    return 0
+
+
+def _print(traces: Iterable[Trace]) -> None:
+    for trace in traces:
+        tally = trace.tally()
+        click.echo(f"{trace.path}: {title_of(trace)}")
+        for line in footer(result_of(trace), tally, len(trace.header.prompt_ids)):
+            click.echo(line)
+        click.echo()
+        if tally.by_position:
+            print_rows(
+                [["position", "tested", "accepted", "rate"], *map(list, position_rows(tally))]
+            )
+            print_rows([["accepted", "rounds", "share"], *map(list, length_rows(tally))])

@@ -1,0 +1,170 @@
+"""`specx study`: does entropy foretell a rejection, on your pair."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from specx import SamplingParams
+from specx.backend import Tokenizer
+from specx.bench.machine import provenance
+from specx.bench.profiling import encode_prompt
+from specx.cli.load import load_pair, plan_sides
+from specx.cli.options import MODELS, RUNTIME, add_options
+from specx.cli.progress import Progress
+from specx.cli.tables import print_rows
+from specx.errors import UsageError
+from specx.models import demo_pair
+from specx.output import OutputFile
+from specx.study import FORMATS, Plan, analyse, observe, run_study
+from specx.study.render import as_json
+from specx.study.running import traces_of
+from specx.suites import read_prompts, suite
+from specx.trace import Trace, read_traces
+
+__all__ = ["study"]
+
+OPTIONS = [
+    click.option(
+        "--suite",
+        default="all",
+        show_default=True,
+        metavar="KIND[:N],...",
+        help="Prompts of specx's own: N of a kind, or of all.",
+    ),
+    click.option(
+        "-f",
+        "--file",
+        type=click.Path(path_type=Path),
+        help="Prompts of yours, a JSON object with `prompt` a line.",
+    ),
+    click.option(
+        "--folder",
+        type=click.Path(path_type=Path),
+        help="Keep a trace a prompt here; what is whole is not run again.",
+    ),
+    click.option("-n", "--predict", type=click.IntRange(min=1), default=64, show_default=True),
+    click.option("--gamma", type=click.IntRange(min=1), default=4, show_default=True),
+    click.option("--temp", type=float, default=1.0, show_default=True, help="Temperature."),
+    click.option("--top-p", type=float, default=1.0, show_default=True, help="1 is off."),
+    click.option("-s", "--seed", type=click.IntRange(0, 2**32 - 1), default=0, show_default=True),
+    click.option("--raw", is_flag=True, help="Do not apply the model's chat template."),
+    click.option("--ignore-eos", is_flag=True, help="Go on after an end token."),
+    click.option(
+        "-o",
+        "--output",
+        "outputs",
+        multiple=True,
+        type=click.Path(path_type=Path),
+        help="Write to this file, several times if wanted: " + ", ".join(FORMATS) + ".",
+    ),
+    click.option("--json", "as_object", is_flag=True, help="Print one JSON object, nothing else."),
+    click.option("-q", "--quiet", is_flag=True, help="No progress."),
+    click.option("-v", "--verbose", is_flag=True, help="Show the runtime's own log."),
+]
+
+
+@click.command()
+@click.argument("files", nargs=-1, type=click.Path(path_type=Path), metavar="[TRACE]...")
+@add_options([*MODELS, *OPTIONS, *RUNTIME])
+def study(**given: Any) -> int:
+    """Measure what foretells a rejection: entropies and margins, tested tokens only.
+
+    Runs prompts under rule token into --folder, or reads TRACE files made with --rule token.
+    """
+    outputs = [(path.suffix, _output(path)) for path in given["outputs"]]
+    traces = _read(given["files"]) if given["files"] else _run(given)
+    seen = observe(traces)
+    record = analyse(seen, naive=observe(traces, tested_only=False))
+    record["provenance"] = traces[0].header.provenance
+    for suffix, output in outputs:
+        output.write(FORMATS[suffix](record, seen))
+    if given["as_object"]:
+        click.echo(as_json(record, seen), nl=False)
+    else:
+        _print(record)
+    return 0
+
+
+def _output(path: Path) -> OutputFile:
+    if path.suffix not in FORMATS:
+        raise UsageError(f"-o {path} has no known ending; use one of {', '.join(FORMATS)}")
+    return OutputFile(path)
+
+
+def _read(files: Sequence[Path]) -> list[Trace]:
+    return [trace for file in files for trace in read_traces(file)]
+
+
+def _run(given: dict[str, Any]) -> list[Trace]:
+    plan = _plan(given)
+    if plan.missing():
+        _trace(plan, given)
+    return list(traces_of(plan))
+
+
+def _plan(given: dict[str, Any]) -> Plan:
+    folder: Path | None = given["folder"]
+    if folder is None:
+        raise UsageError("no --folder for the traces and no TRACE to read; add --folder DIR")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"cannot make --folder {folder}: {error.strerror}") from error
+    return Plan(
+        folder=folder,
+        prompts=read_prompts(given["file"]) if given["file"] else suite(given["suite"]),
+        n=given["predict"],
+        gamma=given["gamma"],
+        sampling=SamplingParams(temperature=given["temp"], top_p=given["top_p"]),
+        seed=given["seed"],
+        ignore_eos=given["ignore_eos"],
+        raw=given["raw"],
+    )
+
+
+def _trace(plan: Plan, given: dict[str, Any]) -> None:
+    progress = Progress(enabled=not given["quiet"])
+    model, drafter = given["model"], given["model_draft"]
+    if model is None and drafter is None:
+        model, drafter = demo_pair()
+        given["threads"] = given["threads"] or 1
+    if model is None or drafter is None:
+        raise UsageError("a study needs both models; add -m VERIFIER.gguf -md DRAFTER.gguf")
+
+    def need_ctx(tokenizer: Tokenizer) -> int:
+        texts = [encode_prompt(tokenizer, prompt.text, raw=plan.raw) for prompt in plan.prompts]
+        return max(map(len, texts)) + plan.n + plan.gamma + 1
+
+    sides = plan_sides(model, drafter, given["backend"], given["draft_backend"], given)
+    with load_pair(
+        sides, need_ctx, verbose=given["verbose"], cached=True, progress=progress
+    ) as pair:
+        roles = dict(zip(["verifier", "drafter"], pair.models, strict=False))
+        facts = provenance(roles, [side.factory.name for side in sides], sys.argv)
+        with progress.task("running prompts", len(plan.prompts)) as report:
+            run_study(plan, pair, facts, report=report)
+
+
+def _print(record: dict[str, Any]) -> None:
+    alpha = record["alpha"]
+    click.echo(
+        f"{record['n_tokens']} tested tokens of {record['n_prompts']} prompts; "
+        f"alpha {_shown(alpha)}; mean sum min(P, Q) {_shown(record['overlap'])}\n"
+    )
+    rows = [["predictor", "rank correlation", "AUC", "Brier", "of the rate alone"]]
+    for found in record["predictors"]:
+        scores = [f"{found['brier']:.3f}", f"{found['brier_base']:.3f}"]
+        rows.append([found["name"], _shown(found["correlation"]), _shown(found["auc"]), *scores])
+    print_rows(rows)
+    click.echo("Intervals: 95%, bootstrap over prompts. AUC 0.5 foretells nothing.")
+
+
+def _shown(found: dict[str, float | None]) -> str:
+    if found["value"] is None:
+        return "-"
+    return f"{found['value']:.2f} ({found['low']:.2f} to {found['high']:.2f})"

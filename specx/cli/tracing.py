@@ -1,0 +1,104 @@
+"""`--trace`: one file, or nothing at all, behind the same calls."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import click
+
+from specx import Pair, Settings, Stop, Tally
+from specx.bench.machine import provenance
+from specx.cli.progress import Progress
+from specx.decoding import Round
+from specx.trace import TraceWriter, header_for, summary_of
+
+__all__ = ["TRACE", "Tracing"]
+
+TRACE = click.option(
+    "--trace",
+    "trace_file",
+    metavar="FILE",
+    type=click.Path(path_type=Path),
+    help="Write what happened in every round to this file (JSON lines; read it with specx report).",
+)
+
+
+class Tracing:
+    """Writes a run's trace where one was asked for; opens the file before models are loaded."""
+
+    def __init__(self, path: Path | None) -> None:
+        self._writer = None if path is None else TraceWriter(path)
+        self._provenance: dict[str, Any] | None = None
+
+    @property
+    def wanted(self) -> bool:
+        """Whether there is a file to write."""
+        return self._writer is not None
+
+    def begin(
+        self,
+        pair: Pair,
+        settings: Settings,
+        tokens: Sequence[int],
+        prompt: str,
+        *,
+        backends: Sequence[str],
+        shown: Mapping[str, Any],
+        progress: Progress,
+        labels: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Write the header of a generation; models are hashed once."""
+        if self._writer is None:
+            return
+        if self._provenance is None:
+            self._provenance = _provenance(pair, backends, progress)
+        header = header_for(
+            pair,
+            settings,
+            tokens,
+            prompt,
+            labels=labels,
+            shown=shown,
+            provenance=self._provenance,
+        )
+        self._writer.begin(header, pair.verifier.tokenizer)
+
+    def round(self, done: Round) -> None:
+        """Write one round."""
+        if self._writer is not None:
+            self._writer.round(done)
+
+    def end(self, tally: Tally, stop: Stop, prefill_s: float, rest: str) -> None:
+        """Write the summary of a generation."""
+        if self._writer is not None:
+            self._writer.end(
+                summary_of(
+                    tally,
+                    stop.reason,
+                    prefill_s=prefill_s,
+                    trace_s=self._writer.seconds,
+                    rest=rest,
+                )
+            )
+
+    def __enter__(self) -> Tracing:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._writer is not None:
+            self._writer.close()
+
+
+def _provenance(pair: Pair, backends: Sequence[str], progress: Progress) -> dict[str, Any]:
+    roles = dict(zip(["verifier", "drafter"], pair.models, strict=False))
+    with progress.task("hashing the models", 1.0) as report:
+        return provenance(roles, backends, sys.argv, report)

@@ -1,0 +1,159 @@
+"""The numbers of a report: sums by the same code as a run's footer, written the same way."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from specx.stats import Tally
+from specx.trace import Trace
+
+__all__ = [
+    "Figure",
+    "brief",
+    "facts",
+    "figures",
+    "length_rows",
+    "position_rows",
+    "result_of",
+    "time_rows",
+    "title_of",
+]
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One number of a report."""
+
+    name: str
+    value: str
+    meaning: str = ""
+
+
+def figures(trace: Trace) -> list[Figure]:
+    """What a generation came to."""
+    tally = trace.tally()
+    return [
+        Figure("tokens", str(tally.n_tokens), "emitted"),
+        Figure("tok/s", _number(tally.tok_s, 1), "emitted tokens a second of decoding"),
+        Figure("rounds", str(tally.rounds), "passes of the verifier"),
+        *(_speculation(trace, tally) if trace.header.drafter else []),
+        Figure("time", f"{tally.total:.2f} s", "of decoding, the prompt's apart"),
+        *_shares(tally),
+        *_ending(trace),
+    ]
+
+
+def brief(trace: Trace) -> str:
+    """A generation in one line."""
+    named = {figure.name: figure.value for figure in figures(trace)}
+    shown = [f"{named['tokens']} tokens at {named['tok/s']} tok/s"]
+    shown += [f"{name} {named[name]}" for name in ("alpha", "kept", "tau") if name in named]
+    return ", ".join(shown)
+
+
+def _speculation(trace: Trace, tally: Tally) -> Iterator[Figure]:
+    yield Figure("alpha", _number(tally.alpha), "acceptance rate: accepted / tested")
+    yield Figure("accepted", str(tally.accepted), "drafted tokens that stayed")
+    yield Figure("tested", str(tally.tested), "drafted tokens whose fate was decided")
+    yield Figure("proposed", str(tally.proposed), "drafted tokens")
+    yield Figure("kept", _number(tally.kept), "accepted / proposed")
+    yield Figure("tau", _number(tally.tau), "tokens decided a verifier pass")
+    for rule, tokens in (tally.expected_a_round() or {}).items():
+        own = ", the rule in use" if rule == trace.header.rule else ""
+        meaning = f"accepted tokens a round to be expected under this rule{own}"
+        yield Figure(f"expected, {rule}", f"{tokens:.2f}", meaning)
+
+
+def _shares(tally: Tally) -> Iterator[Figure]:
+    for part, seconds, share in time_rows(tally):
+        yield Figure(f"time, {part}", share, f"{seconds} s")
+
+
+def _ending(trace: Trace) -> Iterator[Figure]:
+    if trace.summary is None:
+        yield Figure("end", "none", "the run died: what follows its last whole round is not known")
+        return
+    yield Figure("stopped by", str(trace.summary.stop_reason))
+    yield Figure("prompt", f"{len(trace.header.prompt_ids)} tokens", "template included")
+    share = trace.summary.trace_s / trace.summary.time["total"] if trace.rounds else 0.0
+    meaning = "of the time, counted in time, other"
+    yield Figure("time, this trace", f"{share:.1%}", meaning)
+
+
+def time_rows(tally: Tally) -> list[tuple[str, str, str]]:
+    """Part, seconds, share of the time."""
+    time = tally.time()
+    total = time.pop("total")
+    return [
+        (part, f"{seconds:.3f}", f"{seconds / total:.1%}" if total else "-")
+        for part, seconds in time.items()
+    ]
+
+
+def position_rows(tally: Tally) -> list[tuple[str, str, str, str]]:
+    """Position in the draft, tested, accepted, acceptance rate there."""
+    return [
+        (str(place), str(tested), str(accepted), f"{accepted / tested:.2f}")
+        for place, (tested, accepted) in enumerate(tally.by_position, 1)
+    ]
+
+
+def length_rows(tally: Tally) -> list[tuple[str, str, str]]:
+    """Accepted tokens, rounds that accepted so many, their share."""
+    return [
+        (str(accepted), str(rounds), f"{rounds / tally.rounds:.1%}")
+        for accepted, rounds in sorted(tally.lengths.items())
+    ]
+
+
+def title_of(trace: Trace) -> str:
+    """A generation's name among others: its labels, else its settings."""
+    labels = " ".join(f"{key} {value}" for key, value in trace.header.labels.items())
+    if labels:
+        return labels
+    header = trace.header
+    if header.drafter is None:
+        return f"verifier alone, seed {header.seed}"
+    return f"{header.rule}, gamma {header.gamma}, seed {header.seed}"
+
+
+def result_of(trace: Trace) -> dict[str, Any]:
+    """What ``specx run --json`` printed of it, as far as its footer asks."""
+    header, summary = trace.header, trace.summary
+    models = dict(header.provenance.get("models") or {"verifier": {}})
+    if header.drafter is not None:
+        models.setdefault("drafter", {})
+    settings = {
+        "seed": header.seed,
+        "template": "-",
+        "rule": header.rule,
+        "predict": "-",
+        "demo_pair": False,
+        **header.settings,
+    }
+    return {
+        "settings": settings,
+        "models": models,
+        "stop_reason": summary.stop_reason if summary else None,
+        "prefill_s": summary.prefill_s if summary else 0.0,
+        "time": trace.tally().time(),
+    }
+
+
+def facts(value: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
+    """A nested mapping as flat rows, such as ``models.verifier.sha256``."""
+    for key, entry in value.items():
+        name = f"{prefix}{key}"
+        if isinstance(entry, Mapping):
+            yield from facts(entry, f"{name}.")
+        elif isinstance(entry, list) and any(isinstance(one, Mapping) for one in entry):
+            yield from facts({str(i): one for i, one in enumerate(entry)}, f"{name}.")
+        else:
+            listed = ", ".join(map(str, entry)) if isinstance(entry, list) else entry
+            yield name, "-" if entry is None else str(listed)
+
+
+def _number(value: float | None, digits: int = 2) -> str:
+    return "-" if value is None else f"{value:.{digits}f}"

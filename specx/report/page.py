@@ -1,0 +1,109 @@
+"""The page: one file, nothing fetched, nothing of the text ever run."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+from specx.report.figures import (
+    brief,
+    facts,
+    figures,
+    length_rows,
+    position_rows,
+    time_rows,
+    title_of,
+)
+from specx.report.plots import INSTALL, can_plot, plots_of
+from specx.report.tokens import rounds_data, shown_tokens
+from specx.text import visible
+from specx.trace import Trace
+from specx.trace.uncertainty import ENTROPY_STEPS
+
+__all__ = ["page"]
+
+HERE = Path(__file__).parent
+
+
+def page(traces: Sequence[Trace]) -> str:
+    """An HTML document that shows `traces` side by side.
+
+    Everything that comes from a trace is escaped, and a policy within the page lets no script run
+    but its own.
+    """
+    environment = Environment(
+        loader=FileSystemLoader(HERE),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters["visible"] = visible
+    environment.policies["json.dumps_kwargs"] = {"sort_keys": False, "separators": (",", ":")}
+    script = (HERE / "page.js").read_text(encoding="utf-8")
+    return environment.get_template("page.html").render(
+        style=(HERE / "page.css").read_text(encoding="utf-8"),
+        script=script,
+        script_hash=_hash(script),
+        sections=[_section(trace, f"t{number}") for number, trace in enumerate(traces, 1)],
+        comparison=_comparison(traces),
+        steps=ENTROPY_STEPS,
+        missing=None if can_plot() else INSTALL,
+    )
+
+
+def _section(trace: Trace, key: str) -> dict[str, Any]:
+    tally = trace.tally()
+    tables = [
+        ("Acceptance by position", ["position", "tested", "accepted", "rate"], position_rows),
+        ("Accepted tokens of a round", ["accepted", "rounds", "share"], length_rows),
+        ("Where the time went", ["part", "seconds", "share"], time_rows),
+    ]
+    provenance = {
+        "file": str(trace.path.name),
+        "command": " ".join(trace.start.argv),
+        "written": trace.start.created,
+        "specx": trace.start.specx,
+        "settings": trace.header.settings or {"seed": trace.header.seed},
+        **trace.header.provenance,
+    }
+    return {
+        "key": key,
+        "title": title_of(trace),
+        "brief": brief(trace),
+        "prompt": visible(trace.header.prompt),
+        "tokens": list(shown_tokens(trace)),
+        "rest": visible(trace.summary.rest) if trace.summary else "",
+        "complete": trace.summary is not None,
+        "data": {"rule": trace.header.rule, "rounds": rounds_data(trace)},
+        "plots": plots_of(trace, key),
+        "tables": [(name, head, rows(tally)) for name, head, rows in tables],
+        "provenance": [(name, visible(value)) for name, value in facts(provenance)],
+    }
+
+
+def _comparison(traces: Sequence[Trace]) -> list[dict[str, Any]]:
+    """A row a figure, a cell a trace."""
+    columns = [{figure.name: figure for figure in figures(trace)} for trace in traces]
+    names = dict.fromkeys(name for column in columns for name in column)
+    rows = []
+    for name in names:
+        found = [column.get(name) for column in columns]
+        meanings = {figure.meaning for figure in found if figure}
+        rows.append(
+            {
+                "name": name,
+                "values": [figure.value if figure else "-" for figure in found],
+                "meaning": meanings.pop() if len(meanings) == 1 else "",
+            }
+        )
+    return rows
+
+
+def _hash(script: str) -> str:
+    return base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()

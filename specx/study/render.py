@@ -1,0 +1,95 @@
+"""A study's results as JSON, as CSV of its tokens, and as a page."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+from specx.report.plots import COLOURS, INSTALL, can_plot, draw_svg
+from specx.study.observations import PREDICTORS, Observations
+
+__all__ = ["FORMATS", "as_csv", "as_html", "as_json"]
+
+HERE = Path(__file__).parent
+STYLE = HERE.parent / "report" / "page.css"
+
+
+def as_json(record: Mapping[str, Any], seen: Observations) -> str:
+    """The analysis."""
+    return json.dumps(record, ensure_ascii=False, indent=1) + "\n"
+
+
+def as_csv(record: Mapping[str, Any], seen: Observations) -> str:
+    """A row a tested token."""
+    out = io.StringIO()
+    table = csv.writer(out, lineterminator="\n")
+    table.writerow(["prompt", "kind", "position", "accepted", "overlap", *PREDICTORS])
+    columns = [seen.prompt, seen.kind, seen.position, seen.accepted.astype(int), seen.overlap]
+    columns += [seen.predictors[name] for name in PREDICTORS]
+    table.writerows(zip(*(column.tolist() for column in columns), strict=True))
+    return out.getvalue()
+
+
+def as_html(record: Mapping[str, Any], seen: Observations) -> str:
+    """A page that stands alone."""
+    environment = Environment(
+        loader=FileSystemLoader(HERE),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters["estimate"] = _estimate
+    plots = [_plot(found) for found in record["predictors"]]
+    return environment.get_template("study.html").render(
+        record=record,
+        style=STYLE.read_text(encoding="utf-8"),
+        predictors=list(zip(record["predictors"], plots, strict=True)),
+        install=INSTALL,
+    )
+
+
+FORMATS: dict[str, Callable[[Mapping[str, Any], Observations], str]] = {
+    ".json": as_json,
+    ".csv": as_csv,
+    ".html": as_html,
+}
+
+
+def _estimate(found: Mapping[str, float | None]) -> str:
+    if found["value"] is None:
+        return "-"
+    return f"{found['value']:.2f} ({found['low']:.2f} to {found['high']:.2f})"
+
+
+def _plot(found: Mapping[str, Any]) -> str | None:
+    if not can_plot():
+        return None
+    return draw_svg(lambda figure: _binned(figure, found), 2.8, found["name"])
+
+
+def _binned(figure: Any, found: Mapping[str, Any]) -> None:
+    """Acceptance by tenths of the predictor, with intervals, and sum min(P, Q)."""
+    axes = figure.subplots()
+    bins = found["bins"]
+    places = range(1, len(bins) + 1)
+    rates = [part["alpha"]["value"] for part in bins]
+    spans = [
+        [part["alpha"]["value"] - part["alpha"]["low"] for part in bins],
+        [part["alpha"]["high"] - part["alpha"]["value"] for part in bins],
+    ]
+    axes.errorbar(
+        places, rates, yerr=spans, fmt="o", color=COLOURS["verify"], label="accepted of tested"
+    )
+    overlaps = [part["overlap"] for part in bins]
+    axes.plot(places, overlaps, color=COLOURS["last"], label="mean sum min(P, Q)")
+    axes.set_xticks(list(places), [f"{part['median']:.2g}" for part in bins])
+    axes.set_xlabel(f"{found['meaning']}: median of each tenth", fontsize=9)
+    axes.set_ylim(0, 1.05)
+    axes.legend(fontsize=9)

@@ -1,0 +1,39 @@
+"""A run's rounds as lines of JSON: written while it runs, read back as typed records."""
+
+from specx.trace.reading import Trace, read_trace, read_traces
+from specx.trace.records import (
+    SCHEMA,
+    DraftToken,
+    Emitted,
+    FileStart,
+    Header,
+    LastToken,
+    RoundRecord,
+    Summary,
+    Uncertainty,
+)
+from specx.trace.replay import replayed_acceptance
+from specx.trace.rounds import record_round
+from specx.trace.uncertainty import uncertainty
+from specx.trace.writing import TraceWriter, header_for, summary_of
+
+__all__ = [
+    "SCHEMA",
+    "DraftToken",
+    "Emitted",
+    "FileStart",
+    "Header",
+    "LastToken",
+    "RoundRecord",
+    "Summary",
+    "Trace",
+    "TraceWriter",
+    "Uncertainty",
+    "header_for",
+    "read_trace",
+    "read_traces",
+    "record_round",
+    "replayed_acceptance",
+    "summary_of",
+    "uncertainty",
+]

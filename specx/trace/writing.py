@@ -1,0 +1,220 @@
+"""Writes a trace, a line at a time, so that a run that dies leaves a readable file."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from datetime import datetime, timezone
+from importlib.metadata import version
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from specx.accept import find_rule
+from specx.backend import Tokenizer
+from specx.decoding import Round, StopReason
+from specx.errors import UsageError
+from specx.pair import Pair, Settings
+from specx.sampling import SamplingParams
+from specx.stats import Tally
+from specx.trace.records import SCHEMA, FileStart, Header, RoundRecord, Summary
+from specx.trace.rounds import record_round
+
+__all__ = ["TraceWriter", "header_for", "summary_of"]
+
+
+class TraceWriter:
+    """A trace file that is being written; holds one generation after the other.
+
+    Open it before models are loaded: a target that cannot be written is then found while nothing is
+    lost. An earlier file of that name is replaced only by the first generation. Each line reaches
+    the operating system at once, as a whole.
+
+    Parameters
+    ----------
+    path
+        The file.
+    argv
+        The command line that it records; by default this process's.
+
+    Raises
+    ------
+    UsageError
+        Here and from every method, if the file cannot be written.
+
+    Examples
+    --------
+    ::
+
+        with TraceWriter(path) as trace:
+            trace.begin(header_for(pair, settings, tokens, prompt), pair.verifier.tokenizer)
+            for done in pair.rounds(tokens, settings, stop, keep_logits=True):
+                tally.add(done)
+                trace.round(done)
+            trace.end(summary_of(tally, stop.reason, rest=stop.finish()))
+    """
+
+    def __init__(self, path: Path, argv: Sequence[str] | None = None) -> None:
+        self.path = path
+        self.seconds = 0.0
+        """Spent in this writer since the generation began."""
+        self._argv = list(sys.argv if argv is None else argv)
+        self._started = False
+        self._generations = 0
+        self._empty = self._open()
+        if self._empty:
+            self._start()  # a full disk is found here
+
+    def begin(self, header: Header, tokenizer: Tokenizer) -> None:
+        """Begin a generation; `tokenizer` names its tokens."""
+        if not self._started:
+            self._start()
+        self._params = SamplingParams(**header.sampling)
+        self._rule = find_rule(header.rule)
+        self._header, self._tokenizer = header, tokenizer
+        self._index, self.seconds = 0, 0.0
+        self._write(header)
+        self._generations += 1
+
+    def round(self, done: Round) -> None:
+        """Write one round of the generation."""
+        begun = time.perf_counter()
+        self._write(
+            record_round(
+                done,
+                index=self._index,
+                rule=self._rule,
+                params=self._params,
+                tokenizer=self._tokenizer,
+                drafter=self._header.drafter,
+                gamma=self._header.gamma,
+            )
+        )
+        self._index += 1
+        self.seconds += time.perf_counter() - begun
+
+    def end(self, summary: Summary) -> None:
+        """End the generation."""
+        self._write(summary)
+
+    def close(self) -> None:
+        """Close the file; one that this writer made and put no generation in is removed."""
+        if self._file.closed:
+            return
+        self._file.close()
+        if self._empty and not self._generations and self.path.is_file():
+            self.path.unlink()
+
+    def __enter__(self) -> TraceWriter:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _open(self) -> bool:
+        """Open the file as it is; whether there is nothing in it to be spared for now."""
+        try:
+            self._file = open(self.path, "ab", buffering=0)  # noqa: SIM115 - closed by close()
+            return not self._file.seekable() or self._file.tell() == 0
+        except OSError as error:
+            raise self._complaint(error) from error
+
+    def _start(self) -> None:
+        self._started = True
+        try:
+            if not self._empty:
+                self._file.truncate(0)
+        except OSError as error:
+            raise self._complaint(error) from error
+        now = datetime.now(timezone.utc).isoformat(timespec="seconds")
+        self._write(FileStart(schema=SCHEMA, specx=version("specx"), created=now, argv=self._argv))
+
+    def _write(self, record: FileStart | Header | RoundRecord | Summary) -> None:
+        try:
+            self._file.write(_line(record))
+        except OSError as error:
+            self._file.close()
+            raise self._complaint(error) from error
+
+    def _complaint(self, error: OSError) -> UsageError:
+        return UsageError(
+            f"cannot write the trace to {self.path}: {error.strerror}; name another file"
+        )
+
+
+def header_for(
+    pair: Pair,
+    settings: Settings,
+    tokens: Sequence[int],
+    prompt: str,
+    *,
+    labels: Mapping[str, Any] | None = None,
+    shown: Mapping[str, Any] | None = None,
+    provenance: Mapping[str, Any] | None = None,
+) -> Header:
+    """The header of a generation that starts from `tokens`.
+
+    Parameters
+    ----------
+    tokens, prompt
+        The prompt, template included, and the text as it was given.
+    labels
+        What tells this generation from others of the file.
+    shown
+        All settings, as ``--json`` prints them.
+    provenance
+        Models, hashes, versions, machine: see `specx.bench.machine.provenance`.
+    """
+    return Header(
+        prompt=prompt,
+        prompt_ids=list(tokens),
+        rule=settings.rule,
+        gamma=settings.gamma if pair.drafter else 0,
+        seed=settings.seed,
+        sampling=asdict(settings.sampling),
+        n_vocab=pair.verifier.n_vocab,
+        drafter=pair.drafter.name if pair.drafter else None,
+        labels=dict(labels or {}),
+        settings=dict(shown or {}),
+        provenance=dict(provenance or {}),
+    )
+
+
+def summary_of(
+    tally: Tally,
+    stop_reason: StopReason | None,
+    *,
+    prefill_s: float = 0.0,
+    trace_s: float = 0.0,
+    rest: str = "",
+) -> Summary:
+    """What closes a generation: the numbers of `tally`, unrounded."""
+    return Summary(
+        n_tokens=tally.n_tokens,
+        stop_reason=stop_reason,
+        tok_s=tally.tok_s,
+        prefill_s=prefill_s,
+        rounds=tally.rounds,
+        alpha=tally.alpha,
+        kept=tally.kept,
+        tau=tally.tau,
+        expected_accepted=tally.expected_a_round(),
+        time=tally.time(),
+        trace_s=trace_s,
+        rest=rest,
+    )
+
+
+def _line(record: FileStart | Header | RoundRecord | Summary) -> bytes:
+    """One line of JSON. A lone surrogate (an argument that was no UTF-8) is kept as its escape."""
+    fields = asdict(record)
+    line = json.dumps({"kind": fields.pop("kind"), **fields}, ensure_ascii=False, allow_nan=False)
+    return line.encode("utf-8", errors="backslashreplace") + b"\n"

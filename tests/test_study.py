@@ -1,0 +1,263 @@
+"""The study: planted relations are found, wrong labels are shown to bias, a death loses little."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from specx.decoding import Times
+from specx.errors import UsageError
+from specx.study import PREDICTORS, analyse, observe
+from specx.study.analysis import _held_out, auc, mean_estimate, rank_correlation
+from specx.trace import (
+    DraftToken,
+    FileStart,
+    Header,
+    LastToken,
+    RoundRecord,
+    Trace,
+    Uncertainty,
+    read_trace,
+)
+from study_doc import study_page
+
+GAMMA = 4
+
+
+def chance(entropy: float, slope: float) -> float:
+    """The planted relation: acceptance falls with the draft's entropy."""
+    return float(1 / (1 + np.exp(slope * (entropy - 2) - 1)))
+
+
+def made_up(prompts: int, rounds: int, slope: float, *, seed: int = 0) -> list[Trace]:
+    """Traces whose drafted tokens are accepted with `chance` of their entropy."""
+    rng = np.random.default_rng(seed)
+    return [_trace(number, rounds, slope, rng) for number in range(prompts)]
+
+
+def _trace(number: int, rounds: int, slope: float, rng: np.random.Generator) -> Trace:
+    header = Header(
+        prompt="",
+        prompt_ids=[0],
+        rule="token",
+        gamma=GAMMA,
+        seed=0,
+        sampling={"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0},
+        n_vocab=100,
+        drafter="made up",
+        labels={"kind": "odd" if number % 2 else "even"},
+    )
+    start = FileStart(schema=1, specx="", created="", argv=[])
+    ease = rng.normal(0, 0.3)  # prompts differ, so that their tokens are no independent witnesses
+    done = [_round(i, slope, ease, rng) for i in range(rounds)]
+    return Trace(Path(f"{number}.jsonl"), start, header, done)
+
+
+def _round(index: int, slope: float, ease: float, rng: np.random.Generator) -> RoundRecord:
+    entropies = rng.uniform(0, 4, GAMMA)
+    chances = [chance(entropy - ease, slope) for entropy in entropies]
+    passed = rng.random(GAMMA) < chances
+    n = int(np.logical_and.accumulate(passed).sum())
+    sure = [
+        Uncertainty(
+            entropy=e, entropy_normalised=0, raw_entropy=e, raw_entropy_normalised=0, margin=4 - e
+        )
+        for e in entropies
+    ]
+    draft = [
+        DraftToken(
+            id=0, text="", target_prob=0.5, draft_prob=0.5, reach=1, chance=chances[i],
+            uniform=0.5, tested=i <= n, accepted=i < n, overlap=chances[i], target=sure[i],
+            draft=sure[i],
+        )
+        for i in range(GAMMA)
+    ]  # fmt: skip
+    last = LastToken(
+        id=0, text="", origin="bonus", target_prob=1, draft_prob=None, uniform=0.5, target=None
+    )
+    return RoundRecord(
+        index=index, position=1, gamma=GAMMA, reason="fixed", drafter="made up", draft=draft,
+        expected={}, n_accepted=n, last=last, emitted=[], times=Times(),
+    )  # fmt: skip
+
+
+def true_alpha(slope: float) -> float:
+    """Mean chance over entropies and prompts, by brute force."""
+    rng = np.random.default_rng(99)
+    entropies, ease = rng.uniform(0, 4, 200_000), rng.normal(0, 0.3, 200_000)
+    return float(np.mean(1 / (1 + np.exp(slope * (entropies - ease - 2) - 1))))
+
+
+@pytest.fixture(scope="module")
+def planted() -> list[Trace]:
+    return made_up(40, 60, 1.5)
+
+
+@pytest.fixture(scope="module")
+def record(planted: list[Trace]) -> dict[str, Any]:
+    return analyse(observe(planted), naive=observe(planted, tested_only=False))
+
+
+def of(record: dict[str, Any], name: str) -> dict[str, Any]:
+    (found,) = (p for p in record["predictors"] if p["name"] == name)
+    return dict(found)
+
+
+def test_intervals_cover_the_planted_relation(record: dict[str, Any]) -> None:
+    large = observe(made_up(1000, 60, 1.5, seed=1))
+    x = large.predictors["draft_entropy"]
+    truth = {
+        "correlation": rank_correlation(x, large.accepted),
+        "correlation_overlap": rank_correlation(x, large.overlap),
+        "auc": auc(x, ~large.accepted),
+    }
+    found = of(record, "draft_entropy")
+    for name, value in truth.items():
+        assert found[name]["low"] <= value <= found[name]["high"], name
+    assert found["auc"]["low"] > 0.7
+    assert record["alpha"]["low"] <= true_alpha(1.5) <= record["alpha"]["high"]
+    for part in found["bins"]:
+        assert part["alpha"]["low"] - 0.05 <= part["overlap"] <= part["alpha"]["high"] + 0.05
+
+
+def test_no_relation_is_found_where_there_is_none() -> None:
+    found = of(analyse(observe(made_up(40, 60, 0.0)), resamples=300), "draft_entropy")
+    assert found["correlation"]["low"] < 0 < found["correlation"]["high"]
+    assert found["auc"]["low"] < 0.5 < found["auc"]["high"]
+    assert found["brier"] >= found["brier_base"] - 0.002
+
+
+def test_a_margin_counts_the_other_way(record: dict[str, Any]) -> None:
+    entropy, margin = of(record, "draft_entropy"), of(record, "draft_margin")
+    assert margin["auc"]["value"] == pytest.approx(entropy["auc"]["value"])
+    assert margin["correlation"]["value"] == pytest.approx(-entropy["correlation"]["value"])
+
+
+def test_the_fit_foretells_prompts_that_it_has_not_seen(record: dict[str, Any]) -> None:
+    found = of(record, "draft_entropy")
+    assert found["brier"] < found["brier_base"] - 0.02
+    for part in found["calibration"]:
+        assert part["foretold"] == pytest.approx(part["seen"], abs=0.12)
+
+
+def test_every_token_is_foretold_from_other_prompts(planted: list[Trace]) -> None:
+    seen, foretold = observe(planted), np.zeros(40 * 60 * GAMMA)
+
+    def fit(train: NDArray[np.bool_], test: NDArray[np.bool_]) -> NDArray[np.float64]:
+        assert not set(seen.prompt[train]) & set(seen.prompt[test])
+        foretold[: len(seen)] += test
+        return np.zeros(int(test.sum()))
+
+    _held_out(seen, fit)
+    assert set(foretold[: len(seen)]) == {1}
+
+
+def test_calling_untested_tokens_rejected_biases_every_answer(
+    planted: list[Trace], record: dict[str, Any]
+) -> None:
+    naive = record["untested_called_rejected"]
+    truth = true_alpha(1.5)
+    assert abs(record["alpha"]["value"] - truth) < 0.03
+    assert naive["alpha"] < truth - 0.15
+    assert naive["alpha"] < record["alpha"]["low"]
+    assert naive["auc"]["draft_entropy"] < of(record, "draft_entropy")["auc"]["low"]
+    assert naive["n_tokens"] == 40 * 60 * GAMMA > record["n_tokens"]
+
+
+def test_the_bootstrap_draws_prompts_not_tokens() -> None:
+    accepted, prompt = np.repeat([True, False], 50), np.repeat(np.arange(10), 10)
+    alike = mean_estimate(accepted, prompt)  # five prompts accept all, five nothing
+    apart = mean_estimate(accepted, np.arange(100))
+    assert (alike.value, apart.value) == (0.5, 0.5)
+    assert alike.low == pytest.approx(0.2, abs=0.1)
+    assert apart.low == pytest.approx(0.4, abs=0.03)
+
+
+def test_kinds_and_positions_add_up(record: dict[str, Any]) -> None:
+    for groups in (record["by_kind"], record["by_position"]):
+        assert sum(group["n"] for group in groups) == record["n_tokens"]
+    assert [group["group"] for group in record["by_position"]] == [1, 2, 3, 4]
+    assert [group["group"] for group in record["by_kind"]] == ["even", "odd"]
+
+
+@pytest.mark.parametrize(
+    ("score", "positive", "value"),
+    [([1, 2, 3, 4], [0, 0, 1, 1], 1.0), ([1, 2, 3, 4], [1, 1, 0, 0], 0.0), ([1, 1], [0, 1], 0.5)],
+)
+def test_auc_counts_pairs(score: list[int], positive: list[int], value: float) -> None:
+    assert auc(np.array(score, float), np.array(positive, bool)) == value
+
+
+def test_other_rules_and_empty_traces_are_refused() -> None:
+    (trace,) = made_up(1, 3, 1.0)
+    other = replace(trace, header=replace(trace.header, rule="block"))
+    with pytest.raises(UsageError, match="rule block; a study needs rule token"):
+        observe([other])
+    with pytest.raises(UsageError, match="no drafted token was tested"):
+        observe([replace(trace, rounds=[])])
+
+
+def study(*args: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "specx", "study", "--suite", "code:3", "-n", "24", *args]
+    return subprocess.run(command, capture_output=True, text=True, timeout=170)
+
+
+def test_the_demo_pair_has_a_study_that_resumes(demo_verifier: Path, tmp_path: Path) -> None:
+    folder, files = (
+        tmp_path / "traces",
+        [tmp_path / f"a{end}" for end in (".json", ".csv", ".html")],
+    )
+    outputs = [word for file in files for word in ("-o", str(file))]
+    done = study("--folder", str(folder), *outputs, "--json")
+    assert done.returncode == 0, done.stderr
+    record = json.loads(done.stdout)
+    assert record["n_prompts"] == 3
+    assert [found["name"] for found in record["predictors"]] == list(PREDICTORS)
+    assert json.loads(files[0].read_text()) == record
+    assert files[1].read_text().count("\n") == record["n_tokens"] + 1
+    assert "What foretells a rejection" in files[2].read_text()
+    traces = sorted(folder.glob("*.jsonl"))
+    torn = traces[1].read_bytes()
+    traces[1].write_bytes(torn[: len(torn) // 2])  # as a kill leaves it
+    before = [trace.stat().st_mtime_ns for trace in traces]
+    again = study("--folder", str(folder), "--json")
+    assert json.loads(again.stdout)["predictors"] == record["predictors"]
+    after = [trace.stat().st_mtime_ns for trace in traces]
+    assert [a == b for a, b in zip(after, before, strict=True)] == [True, False, True]
+    assert read_trace(traces[1]).summary is not None
+    other = study("--folder", str(folder), "--gamma", "2")
+    assert (other.returncode, other.stderr.count("\n")) == (2, 1)
+    assert "other settings; choose another folder" in other.stderr
+
+
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        ([], "add --folder DIR"),
+        (["-o", "a.pdf"], "a.pdf has no known ending; use one of .json, .csv, .html"),
+        (["-m", "x.gguf", "--folder", "traces"], "needs both models"),
+        (["-o", "missing/a.json"], "cannot write -o missing/a.json"),
+    ],
+)
+def test_bad_input_gets_one_line(args: list[str], words: str, tmp_path: Path) -> None:
+    args = [str(tmp_path / word) if word == "traces" else word for word in args]
+    done = study(*args)
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+    assert words in done.stderr
+
+
+def test_the_page_of_docs_holds_what_was_measured(record: dict[str, Any]) -> None:
+    page = study_page("# Words", record)
+    alpha = record["alpha"]
+    assert page.startswith("# Words\n\n## Measured\n")
+    assert f"{alpha['value']:.2f} ({alpha['low']:.2f} to {alpha['high']:.2f})" in page
+    assert all(found["meaning"] in page for found in record["predictors"])
+    assert f"Acceptance rate {record['untested_called_rejected']['alpha']:.2f}." in page
