@@ -41,7 +41,7 @@ from peers.record import Record, read, take_up
 from peers.sides import Peer, PeerFailed, Question, Side, Specx, question
 from peers.speculative_simple import SpeculativeSimple, version_of
 from specx import LoadOptions, LogitsBackend, Pair, SamplingParams, SpecxError, get_backend
-from specx.bench.machine import provenance
+from specx.machine import provenance
 from specx.suites import suite
 from specx_backends.llamacpp_threads import physical_cores
 

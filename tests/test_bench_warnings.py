@@ -8,8 +8,9 @@ from typing import Any
 import psutil
 import pytest
 
-from specx.bench import Arm, Results, Run, Watch, warnings_of
+from specx.bench import Arm, Results, Run, warnings_of
 from specx.cost import Curve, Profile
+from specx.machine import Watch
 from specx.stats import Tally
 
 CORES = 4

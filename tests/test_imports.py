@@ -17,8 +17,8 @@ LEVELS = [
     for level in (
         "errors",
         "backend",
-        "acceptance chat chisquare cost memory metadata models output sampling streams suites "
-        "text uncached vocabulary",
+        "acceptance chat chisquare cost machine memory metadata models output sampling streams "
+        "suites text uncached vocabulary",
         "accept drafting schedule",
         "decoding",
         "audit bench compare exactness faults pair report stats study trace verification",

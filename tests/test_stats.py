@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from copy import deepcopy
 
+import numpy as np
 import pytest
 
 from specx.acceptance import Verdict
@@ -22,6 +23,8 @@ def decided(proposed: int, accepted: int, emitted: int | None = None) -> Round:
         expected={"token": 0.5 * proposed, "block": 0.75 * proposed} if proposed else {},
         emitted=[0] * n_emitted,
         pieces=[""] * n_emitted,
+        uniforms=np.zeros(proposed),
+        emitting=0.0,
         times=Times(draft=0.25, verify=1.0, core=0.125, rollback=0.5),
     )
 

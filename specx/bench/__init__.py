@@ -1,6 +1,5 @@
 """A sweep of settings over prompts, each against the verifier alone, interleaved."""
 
-from specx.bench.machine import Watch, provenance
 from specx.bench.profiling import profile_pair
 from specx.bench.records import Arm, Results, Run, read_results, results_record
 from specx.bench.summary import summarise
@@ -12,9 +11,7 @@ __all__ = [
     "Plan",
     "Results",
     "Run",
-    "Watch",
     "profile_pair",
-    "provenance",
     "read_results",
     "results_record",
     "run_sweep",

@@ -8,9 +8,9 @@ from typing import Any
 
 import psutil
 
-from specx.bench.machine import Watch
 from specx.bench.records import Arm, Results, Run
 from specx.cost import Profile, acceptance_needed
+from specx.machine import Watch
 from specx.stats import merged
 
 __all__ = ["warnings_of"]

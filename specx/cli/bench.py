@@ -21,15 +21,12 @@ from specx.bench import (
     Arm,
     Plan,
     Results,
-    Watch,
-    provenance,
     read_results,
     results_record,
     run_sweep,
     summarise,
     warnings_of,
 )
-from specx.bench.machine import peak_memory_mib
 from specx.bench.profiling import encode_prompt
 from specx.bench.render import FORMATS
 from specx.bench.values import choices, numbers, whole_numbers
@@ -39,6 +36,7 @@ from specx.cli.options import MODELS, RUNTIME, add_options, prompt_options
 from specx.cli.progress import Progress
 from specx.cli.tables import print_comparison, print_results
 from specx.errors import SpecxError, UsageError
+from specx.machine import Watch, peak_memory_mib, provenance
 from specx.output import OutputFile
 from specx.pair import Pair
 from specx.suites import read_prompts, suite

@@ -11,7 +11,7 @@ import click
 
 from specx.acceptance import RULES
 from specx.backend import Tokenizer
-from specx.bench import Arm, Plan, Results, Watch, provenance, warnings_of
+from specx.bench import Arm, Plan, Results, warnings_of
 from specx.bench.profiling import encode_prompt
 from specx.cli.load import with_demo_pair
 from specx.cli.options import MODELS, RUNTIME, add_options, prompt_options
@@ -28,6 +28,7 @@ from specx.compare import (
 )
 from specx.compare.render import FORMATS, headings, tables
 from specx.errors import UsageError
+from specx.machine import Watch, provenance
 from specx.output import OutputFile
 from specx.pair import Pair
 from specx.suites import read_prompts, suite

@@ -11,13 +11,13 @@ import click
 
 from specx import SamplingParams
 from specx.backend import Tokenizer
-from specx.bench.machine import provenance
 from specx.bench.profiling import encode_prompt
 from specx.cli.load import load_pair, plan_sides
 from specx.cli.options import MODELS, RUNTIME, add_options
 from specx.cli.progress import Progress
 from specx.cli.tables import print_rows
 from specx.errors import UsageError
+from specx.machine import provenance
 from specx.models import demo_pair
 from specx.output import OutputFile
 from specx.study import FORMATS, Plan, analyse, observe, run_study

@@ -11,9 +11,9 @@ from typing import Any
 import click
 
 from specx import Pair, Settings, Stop, Tally
-from specx.bench.machine import provenance
 from specx.cli.progress import Progress
 from specx.decoding import Round
+from specx.machine import provenance
 from specx.trace import TraceWriter, header_for, summary_of
 
 __all__ = ["TRACE", "Tracing"]

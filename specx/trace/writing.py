@@ -171,7 +171,7 @@ def header_for(
     shown
         All settings, as ``--json`` prints them.
     provenance
-        Models, hashes, versions, machine: see `specx.bench.machine.provenance`.
+        Models, hashes, versions, machine: see `specx.machine.provenance`.
     """
     return Header(
         prompt=prompt,
