@@ -20,6 +20,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from benchmarks_compare import compare_tables
 from specx.bench import read_results, results_record, summarise
 from specx.bench.explain import explain
 from specx.bench.speedup import median_speedup
@@ -264,7 +265,7 @@ def machine_table() -> str:
         "llama.cpp": ", ".join(
             f"{key} {value}"
             for key, value in record["backends"]["llamacpp"].items()
-            if isinstance(value, str)
+            if isinstance(value, str) and key != "system_info"
         ),
         "date": record["when"][:10],
         "peak memory": f"{record['peak_memory_mib']:,} MiB, model files included",
@@ -281,6 +282,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "temperature": temperature_table,
     "kind": kind_table,
     "prediction": prediction_table,
+    "compare": compare_tables,
 }
 
 if __name__ == "__main__":

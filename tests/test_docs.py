@@ -10,22 +10,31 @@ from types import ModuleType
 import pytest
 
 from specx.acceptance import RULES
+from specx.cli.bench import bench
 from specx.cli.verify import verify
 from specx.faults import FAULTS
 
 ROOT = Path(__file__).parent.parent
 
 
-@pytest.fixture(scope="module")
-def fault_table() -> ModuleType:
-    path = ROOT / "scripts" / "fault_table.py"
-    spec = importlib.util.spec_from_file_location("fault_table", path)
+def script(name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(name, ROOT / "scripts" / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
     spec.loader.exec_module(module)
     return module
+
+
+@pytest.fixture(scope="module")
+def fault_table() -> ModuleType:
+    return script("fault_table")
+
+
+@pytest.fixture(scope="module")
+def benchmarks() -> ModuleType:
+    return script("benchmarks")
 
 
 def test_the_table_of_faults_is_the_one_that_was_found(fault_table: ModuleType) -> None:
@@ -72,3 +81,30 @@ def test_a_table_that_is_out_of_date_is_told(
     stale.write_text(fault_table.page().replace("| all |", "| - |", 1), encoding="utf-8")
     monkeypatch.setattr(fault_table, "PAGE", stale)
     assert fault_table.main() == 1
+
+
+def test_the_benchmarks_are_those_of_the_records(benchmarks: ModuleType) -> None:
+    text = benchmarks.PAGE.read_text(encoding="utf-8")
+    assert benchmarks.with_tables(text) == text
+    for name, table in benchmarks.TABLES.items():
+        assert f"<!-- {name} -->\n{table()}<!-- end -->" in text
+        assert len(table()) > 100
+
+
+def test_a_benchmark_that_is_out_of_date_is_told(
+    benchmarks: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert benchmarks.write_page(check=True) == 0
+    stale = tmp_path / "benchmarks.md"
+    text = benchmarks.PAGE.read_text(encoding="utf-8").replace("x (", "y (", 1)
+    stale.write_text(text, encoding="utf-8")
+    monkeypatch.setattr(benchmarks, "PAGE", stale)
+    assert benchmarks.write_page(check=True) == 1
+
+
+def test_the_commands_of_the_benchmarks_have_only_options_that_exist(
+    benchmarks: ModuleType,
+) -> None:
+    known = {name for option in bench.params for name in option.opts}
+    for command in benchmarks.COMMANDS.values():
+        assert {word for word in command.split() if word.startswith("-")} <= known
