@@ -2,11 +2,28 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
 
 from specx.decoding import Round, Times
 
-__all__ = ["Tally"]
+__all__ = ["Phase", "Tally"]
+
+
+@dataclass
+class Phase:
+    """Rounds of one kind."""
+
+    rounds: int = 0
+    n_tokens: int = 0
+    seconds: float = 0.0
+    """Of drafting, verifying, rolling back and the core."""
+
+    def add(self, done: Round) -> None:
+        """Count one round."""
+        self.rounds += 1
+        self.n_tokens += len(done.emitted)
+        self.seconds += sum(vars(done.times).values())
 
 
 @dataclass
@@ -25,6 +42,11 @@ class Tally:
     """By rule: accepted tokens in expectation, from the same arrays for all of them."""
     n_tokens: int = 0
     times: Times = field(default_factory=Times)
+    gammas: dict[str, Counter[int]] = field(default_factory=dict)
+    """By drafter: how many rounds proposed how many tokens."""
+    speculating: Phase = field(default_factory=Phase)
+    plain: Phase = field(default_factory=Phase)
+    """Rounds with proposals, and without."""
     total: float = 0.0
     """Seconds of decoding, prefill not included; set by who runs the loop."""
 
@@ -38,6 +60,9 @@ class Tally:
         self.n_tokens += len(done.emitted)
         for rule, tokens in done.expected.items():
             self.expected[rule] = self.expected.get(rule, 0.0) + tokens
+        if done.drafter:
+            self.gammas.setdefault(done.drafter, Counter())[proposed] += 1
+        (self.speculating if proposed else self.plain).add(done)
         for part, seconds in vars(done.times).items():
             setattr(self.times, part, getattr(self.times, part) + seconds)
 

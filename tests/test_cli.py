@@ -65,7 +65,7 @@ def as_json(table: str, *args: str) -> dict[str, Any]:
 
 
 def test_text_goes_to_stdout_and_the_footer_to_stderr(table: str) -> None:
-    done = run(table, "-md", table, "-p", "one", "-n", "12", "-s", "5")
+    done = run(table, "-md", table, "-p", "one", "-n", "12", "-s", "5", "--gamma", "4")
     assert done.returncode == 0
     assert done.stdout.startswith(" t")
     assert "\x1b" not in done.stdout + done.stderr
@@ -281,7 +281,7 @@ def test_a_closed_pipe_is_silent(table: str) -> None:
 
 
 def test_colour_marks_origins_and_no_color_keeps_the_marks(table: str) -> None:
-    args = ["-md", table, "-p", "one", "-n", "10", "--color", "on", "-q"]
+    args = ["-md", table, "-p", "one", "-n", "10", "--gamma", "4", "--color", "on", "-q"]
     coloured, plain = run(table, *args), run(table, *args, env={**os.environ, "NO_COLOR": "1"})
     assert "\x1b[36m" in coloured.stdout  # bonus in cyan
     assert "\x1b[36m" not in plain.stdout

@@ -138,7 +138,20 @@ def test_the_training_script_makes_a_pair_that_runs(tmp_path: Path) -> None:
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, cwd=tmp_path)
     assert done.returncode == 0, done.stderr[-2000:]
     files = [str(tmp_path / "pair" / f"specx-demo-{side}.gguf") for side in ("verifier", "drafter")]
-    result = specx("-m", files[0], "-md", files[1], "-p", "def f(x):", "-n", "16", "--ignore-eos", "-s", "1", "--json")
+    result = specx(
+        "-m",
+        files[0],
+        "-md",
+        files[1],
+        "-p",
+        "def f(x):",
+        "-n",
+        "16",
+        "--ignore-eos",
+        "-s",
+        "1",
+        "--json",
+    )
     assert json.loads(result.stdout)["n_tokens"] > 0, result.stderr
     assert (tmp_path / "pair" / "README.md").read_text().startswith("#")
 

@@ -19,7 +19,7 @@ LEVELS = [
         "backend",
         "acceptance chat chisquare cost memory metadata models sampling streams text trace "
         "uncached vocabulary",
-        "accept drafting schedule",
+        "accept drafting lookup schedule",
         "decoding",
         "audit bench compare exactness faults pair report stats study verification",
         "specx",  # the package itself: what it offers to a library's user
@@ -30,7 +30,7 @@ LEVELS = [
 
 RUNTIMES = {"torch", "transformers", "llama_cpp", "gguf", "specx_backends"}
 COMMAND_LINE = {"click", "rich"}
-CORE_USES = {"numpy", "jinja2", "psutil", "scipy"}
+CORE_USES = {"numpy", "jinja2", "psutil", "scipy", "tomli"}  # tomli: tomllib before Python 3.11
 
 
 def name_of(file: Path, package: Path) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import click
 from specx import RULES, Pair, SamplingParams, Settings, Stop, Tally
 from specx.backend import Tokenizer
 from specx.chat import encode_chat
+from specx.cli.drafting import DRAFTING, Chosen, draft_settings, drafter_needed, estimate
 from specx.cli.load import FIELDS, Side, load_pair, plan_sides
 from specx.cli.options import MODELS, RUNTIME, add_options
 from specx.cli.progress import Progress
@@ -23,7 +25,7 @@ from specx.streams import draw_seed
 
 __all__ = ["run"]
 
-DEFAULT_GAMMA, DEFAULT_RULE = 4, "block"
+DEFAULT_RULE = "block"
 SAMPLE_PROMPT = "def fibonacci(n):"
 
 EPILOG = """\b
@@ -52,13 +54,6 @@ GENERATION = [
         default=256,
         show_default=True,
         help="Most tokens to write.",
-    ),
-    click.option(
-        "--gamma",
-        "--draft-max",
-        "--num-draft-tokens",
-        type=click.IntRange(min=0),
-        help=f"Tokens to propose in a round.  [default: {DEFAULT_GAMMA}]",
     ),
     click.option(
         "--rule",
@@ -103,7 +98,7 @@ OUTPUT = [
 
 
 @click.command(epilog=EPILOG)
-@add_options([*MODELS, *PROMPT, *GENERATION, *RUNTIME, *OUTPUT])
+@add_options([*MODELS, *PROMPT, *GENERATION, *DRAFTING, *RUNTIME, *OUTPUT])
 def run(**given: Any) -> int:
     """Write a text with a verifier and, for speed, a drafter."""
     settings = _settings(given)
@@ -143,6 +138,7 @@ class _Generation:
         self.n_prompt, self.tokens = len(tokens), tokens
         self.tally = Tally()
         self.prefill_s = 0.0
+        self.chosen = Chosen.of(pair, settings, given)
         self.stop = Stop(
             pair.verifier.tokenizer,
             given["predict"],
@@ -177,13 +173,15 @@ class _Generation:
         clock = self.pair.verifier.clock
         begun = clock()
         try:
-            for done in self.pair.rounds(self.tokens, self.settings, self.stop):
+            schedule = self.chosen.schedule
+            for done in self.pair.rounds(self.tokens, self.settings, self.stop, schedule):
                 self.tally.add(done)
                 self.writer.round(done)
         finally:
             self.tally.total = clock() - begun
 
     def _close(self) -> None:
+        self.chosen.write_trace()
         result = self._result()
         if self.given["as_json"]:
             click.echo(json.dumps(result, ensure_ascii=False))
@@ -215,6 +213,10 @@ class _Generation:
             "tau": tally.tau,
             "expected_accepted": tally.expected_a_round(),
             "time": tally.time(),
+            "gammas": {who: dict(sorted(n.items())) for who, n in tally.gammas.items()},
+            "speculating": vars(tally.speculating),
+            "plain": vars(tally.plain),
+            "estimated": estimate(tally, self.chosen.costs),
             "settings": self._settings(),
             "models": {
                 role: {"backend": side.factory.name, **model.describe()}
@@ -225,6 +227,7 @@ class _Generation:
 
     def _settings(self) -> dict[str, Any]:
         sampling, given = self.settings.sampling, self.given
+        drafters = self.pair.drafters(self.settings)
         return {
             "temperature": sampling.temperature,
             "top_k": sampling.top_k,
@@ -232,13 +235,17 @@ class _Generation:
             "min_p": sampling.min_p,
             "filter_order": ["temperature", "top_k", "top_p", "min_p"],
             "seed": self.settings.seed,
-            "gamma": self.settings.gamma if self.pair.drafter else 0,
+            "gamma": self.settings.gamma if drafters else 0,
+            "gamma_by": self.chosen.by,
             "rule": "greedy" if sampling.greedy else self.settings.rule,
             "predict": given["predict"],
             "stop": list(given["stop"]),
             "ignore_eos": given["ignore_eos"],
             "demo_pair": given["model"] is None,
-            "draft": self.pair.drafter is not None,
+            "draft": [drafter.kind for drafter in drafters],
+            "draft_sampling": _sampling(self.settings.draft_sampling),
+            "entropy_stop": self.settings.entropy_stop,
+            "draft_p_min": self.settings.draft_p_min,
             "cache": not given["no_cache"],
             "template": _template_name(self.pair.verifier.tokenizer, given),
             "n_prompt": self.n_prompt,
@@ -257,10 +264,14 @@ def _settings(given: dict[str, Any]) -> Settings:
     )
     return Settings(
         sampling=sampling,
-        gamma=DEFAULT_GAMMA if given["gamma"] is None else given["gamma"],
         rule=given["rule"],
         seed=draw_seed() if given["seed"] is None else given["seed"],
+        **draft_settings(given, sampling),
     )
+
+
+def _sampling(params: SamplingParams | None) -> dict[str, Any] | None:
+    return None if params is None else asdict(params)
 
 
 def _sides(given: dict[str, Any]) -> list[Side]:
@@ -272,12 +283,9 @@ def _sides(given: dict[str, Any]) -> list[Side]:
         model, drafter = demo_pair()
         # So small that threads wait for each other longer than they compute.
         given["threads"] = given["threads"] or 1
-    if given["gamma"] and drafter is None:
-        raise UsageError(
-            f"--gamma {given['gamma']} needs a drafter; add -md DRAFTER.gguf or leave --gamma out"
-        )
-    if given["no_draft"]:
+    if not drafter_needed(given, drafter):
         drafter = None
+    if given["no_draft"]:
         given = {key: None if key.endswith("_draft") else value for key, value in given.items()}
     return plan_sides(model, drafter, given["backend"], given["draft_backend"], given)
 

@@ -166,7 +166,9 @@ def test_the_base_install_runs_and_says_what_is_missing() -> None:
 
 
 def test_the_base_install_writes_text() -> None:
-    done = without_torch("run", "--backend", "toy", "-m", str(TOY), "-p", "", "-n", "5", "-q", "-s", "1")
+    done = without_torch(
+        "run", "--backend", "toy", "-m", str(TOY), "-p", "", "-n", "5", "-q", "-s", "1"
+    )
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.strip()
 

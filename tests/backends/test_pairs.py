@@ -33,6 +33,7 @@ from specx.exactness import Law, Table, target_law, total_variation
 from specx.faults import FAULTS, Fault
 from specx.pair import PREFILL_SLICE
 from specx.sampling import SamplingParams, distribution
+from specx.schedule import Fixed
 from specx.streams import Streams
 from specx.verification import Bench, enumerated_round
 
@@ -186,11 +187,11 @@ class OneRound:
         tokenizer = bench.verifier.tokenizer
         rounds = speculate(
             bench.verifier,
-            ModelDrafter(bench.drafter, bench.draft_reader, tokenizer.eog_ids),
+            [ModelDrafter(bench.drafter, bench.draft_reader, tokenizer.eog_ids)],
             list(self.prompt),
             reader=bench.reader,
             rule=bench.rule,
-            gamma=GAMMA,
+            schedule=Fixed(GAMMA),
             streams=streams,
             stop=Stop(tokenizer, GAMMA + 1, ignore_eos=True),
         )
