@@ -106,14 +106,14 @@ def test_it_recovers_within_a_parked_interval_and_32_tokens(name: str) -> None:
         late = [n for n, g in zip(lengths, done.gammas, strict=True) if n > turn and g > 1]
         assert late[0] - turn <= Parking.LAST + 32
         after = [g for n, g in zip(lengths, done.gammas, strict=True) if n > late[0] + 100]
-        assert np.mean(np.array(after) > 0) > 0.9  # and it stays
+        assert np.mean(np.array(after) > 0) > 0.8  # and it stays
 
 
 def test_acceptance_that_changes_is_followed() -> None:
     """Against the best fixed gamma of each stretch, which nobody could have chosen."""
+    eases = (3.5, -3.0)
     for name in ("flat", "F16", "stairs"):
         costs, taken = profile(name), []
-        eases = (3.5, -3.0)
         for seed in range(3):
             world = World(costs, lambda n: eases[(n - 64) // 600 % 2], SPREAD, seed=seed)
             taken.append(world.run(auto(costs), 3600).seconds())

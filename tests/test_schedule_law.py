@@ -139,9 +139,9 @@ def both(ways: EveryWay) -> None:
 SEEN = {
     **dict.fromkeys(CASES, many()),
     "fixed 2": many(2, 1, 0),
-    "lookup, fixed 2": many(2, 1),
-    "lookup, auto": many(0, 1),
-    "auto, margin": many(0, 1, 2, 3),
+    "lookup, fixed 2": many(0, 2),
+    "lookup, auto": many(0, 2),
+    "auto, margin": many(0, 1, 2),
     "auto, looking back": looked_back,
     "auto, both": both,
     "entropy stop": many(1, 2),

@@ -39,7 +39,7 @@ PAYS = 1.01
 SPREAD = 8
 """Rounds over which a drafter's catching up is spread when drafters are compared."""
 WINDOWS = (256, 128, 64, 32, 16)
-FADE = 0.97
+FADE = 0.985
 """What a token of text that was decoded plainly leaves of old labels' weight."""
 AUDIT_EVERY, AUDIT_ROUNDS = 1000, 4
 TABLE_ROUNDS = 2

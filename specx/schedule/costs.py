@@ -16,7 +16,7 @@ __all__ = ["Costs", "Source"]
 Source: TypeAlias = Literal["profile", "table"]
 
 CLAMP = math.log(1.25)
-TRUST = {"profile": 16.0, "table": 1.0}
+TRUST = {"profile": 3.0, "table": 1.0}
 """Samples of one width that the shape's own word on it is worth."""
 FIRST = 3
 """Samples of a width before its outliers can be told."""
@@ -108,7 +108,7 @@ class _Corrected:
         if place >= len(self._log):
             return
         sample = math.log(seconds) - self._log[place]
-        if self._n[place] >= FIRST or (self._trust > FIRST and self._n.any()):
+        if self._n[place] >= FIRST:
             sample = self._believed(sample, math.log(self.seconds[place]) - self._log[place])
         self._n *= FORGET
         self._n[place] = min(self._n[place] + 1, MOST)
