@@ -43,9 +43,9 @@ class Acceptance:
         return self._rates
 
     def hopeful_rates(self) -> list[float]:
-        """The chance by class, a standard error higher: the less was seen, the higher."""
+        """The chance by class, two standard errors higher: the less was seen, the higher."""
         pairs = zip(self.rates(), self._known, strict=True)
-        hopes = (rate + math.sqrt(rate * (1 - rate) / known) for rate, known in pairs)
+        hopes = (rate + 2 * math.sqrt(rate * (1 - rate) / known) for rate, known in pairs)
         return [min(hope, SUREST) for hope in hopes]
 
     def learn(self, classes: Sequence[int], survival: Sequence[float]) -> None:

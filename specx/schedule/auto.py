@@ -39,6 +39,10 @@ PAYS = 1.01
 SPREAD = 8
 """Rounds over which a drafter's catching up is spread when drafters are compared."""
 WINDOWS = (256, 128, 64, 32, 16)
+DOUBT = 0.75
+"""Costs that can be put right are not taken at their word: they may be a third too high."""
+RICH = 6.0
+"""Plain tokens in the bank from which looking back need not become rarer."""
 FADE = 0.985
 """What a token of text that was decoded plainly leaves of old labels' weight."""
 AUDIT_EVERY, AUDIT_ROUNDS = 1000, 4
@@ -212,7 +216,8 @@ class Auto:
         """Draft although it is not expected to pay, where it still may: too little is known yet."""
         costs = self.costs.rounds(free=False)
         hopes = side.acceptance.hopeful_rates()[:limit]
-        if best_choice(hopes, costs, full=self._full(side)).rate * costs[0] <= PAYS:
+        needed = PAYS * (DOUBT if self.costs.live else 1.0)
+        if best_choice(hopes, costs, full=self._full(side)).rate * costs[0] <= needed:
             return None
         trial = cheapest_trial(side.acceptance.rates()[:limit], costs)
         if not self.bank.affords(trial.loss):
@@ -312,7 +317,7 @@ class Auto:
         """min(1, Q(x) / P(x)) at tokens drawn from P: its mean is sum min(P, Q)."""
         pairs = list(zip(reversed(hindsight), reversed(self._plain_probs), strict=False))
         side.acceptance.age(FADE**side.parking.waited)
-        side.parking.looked()
+        side.parking.looked(rich=self.bank.balance > RICH)
         for draft, target in reversed(pairs):
             side.acceptance.label(0, min(1.0, draft / target) if target > 0 else 1.0)
 

@@ -6,16 +6,16 @@ from dataclasses import dataclass
 
 __all__ = ["Bank", "Parking"]
 
-SHARE = 0.01
+SHARE = 0.0095
 START, CAP = 2.0, 16.0
 
 
 @dataclass
 class Bank:
-    """Time ahead of plain decoding, in plain tokens, and a hundredth of the text on top.
+    """Time ahead of plain decoding, in plain tokens, and nearly a hundredth of the text on top.
 
-    While it is above 0 the whole run took at most 1.01 of plain decoding's time, but for what it
-    starts with. What speculation gains is kept up to a cap: a good passage is no reason to lose
+    While it is above 0 the whole run took at most 1.01 of plain decoding's time; what it starts
+    with fills the rest of the hundredth over some thousand tokens. What speculation gains is kept up to a cap: a good passage is no reason to lose
     much in the next.
     """
 
@@ -35,7 +35,7 @@ class Bank:
 
 @dataclass
 class Parking:
-    """When to look again whether drafting pays: after intervals that double."""
+    """When to look again whether drafting pays: after intervals that double while money is short."""
 
     interval: int = 16
     waited: int = 0
@@ -51,10 +51,10 @@ class Parking:
         """Whether the interval has passed."""
         return self.waited >= self.interval
 
-    def looked(self) -> None:
-        """It was looked; unless drafting goes on, the next interval is twice as long."""
+    def looked(self, *, rich: bool) -> None:
+        """It was looked; unless drafting goes on, the next interval is longer, or short if `rich`."""
         self.waited = 0
-        self.interval = min(2 * self.interval, self.LAST)
+        self.interval = self.FIRST if rich else min(2 * self.interval, self.LAST)
 
     def leave(self) -> None:
         """Drafting pays."""
