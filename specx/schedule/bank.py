@@ -15,8 +15,8 @@ class Bank:
     """Time ahead of plain decoding, in plain tokens, and nearly a hundredth of the text on top.
 
     While it is above 0 the whole run took at most 1.01 of plain decoding's time; what it starts
-    with fills the rest of the hundredth over some thousand tokens. What speculation gains is kept up to a cap: a good passage is no reason to lose
-    much in the next.
+    with fills the rest of the hundredth over some thousand tokens. What speculation gains is kept
+    up to a cap: a good passage is no reason to lose much in the next.
     """
 
     balance: float = START
@@ -35,7 +35,7 @@ class Bank:
 
 @dataclass
 class Parking:
-    """When to look again whether drafting pays: after intervals that double while money is short."""
+    """When to look again whether drafting pays: intervals double while the bank is short."""
 
     interval: int = 16
     waited: int = 0
@@ -52,7 +52,7 @@ class Parking:
         return self.waited >= self.interval
 
     def looked(self, *, rich: bool) -> None:
-        """It was looked; unless drafting goes on, the next interval is longer, or short if `rich`."""
+        """It was looked; the next interval is twice as long, unless the bank is `rich`."""
         self.waited = 0
         self.interval = self.FIRST if rich else min(2 * self.interval, self.LAST)
 

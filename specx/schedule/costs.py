@@ -16,11 +16,13 @@ __all__ = ["Costs", "Source"]
 Source: TypeAlias = Literal["profile", "table"]
 
 CLAMP = math.log(1.25)
-TRUST = {"profile": 3.0, "table": 1.0}
+TRUST = {"profile": 1.0, "table": 0.0}
 """Samples of one width that the shape's own word on it is worth."""
 FIRST = 3
 """Samples of a width before its outliers can be told."""
-FORGET, MOST = 0.99, 12.0
+PACE, SLOW = 0.1, 0.02
+"""How much of what is off changes the pace, and at least the error of its width."""
+MOST = 12.0
 
 
 class Costs:
@@ -91,32 +93,51 @@ class Costs:
 
 
 class _Corrected:
-    """A curve times what was seen of it, width by width; unseen widths follow the seen ones."""
+    """A curve, the machine's pace (one factor), and the curve's own errors by width.
+
+    A single token's width has no error: its passes tell the pace. What was seen of a width stands
+    for its neighbours too, until they are seen.
+    """
 
     def __init__(self, curve: Curve, trust: float) -> None:
-        self._curve, self._trust = curve, trust
+        self._trust = trust
         widths = range(1, MOST_PROPOSALS + 2)
         self._log = np.log([curve(width) for width in widths])
-        self._ratio = np.zeros(len(widths))
-        self._n = np.zeros(len(widths))
+        self._error = {1: 0.0}
+        self._n: dict[int, int] = {}
         self._believed = _Believed()
-        self.scale = 1.0
+        self._pace = 0.0
         self.seconds: list[float] = np.exp(self._log).tolist()
 
+    @property
+    def scale(self) -> float:
+        """The pace: what all of the curve is multiplied with."""
+        return math.exp(self._pace)
+
     def learn(self, width: int, seconds: float) -> None:
-        place = width - 1
-        if place >= len(self._log):
+        if width > len(self._log):
             return
-        sample = math.log(seconds) - self._log[place]
-        if self._n[place] >= FIRST:
-            sample = self._believed(sample, math.log(self.seconds[place]) - self._log[place])
-        self._n *= FORGET
-        self._n[place] = min(self._n[place] + 1, MOST)
-        self._ratio[place] += (sample - self._ratio[place]) / self._n[place]
-        scale = float(self._n @ self._ratio) / float(self._n.sum())
-        ratio = (self._n * self._ratio + self._trust * scale) / (self._n + self._trust)
-        self.scale = math.exp(scale)
-        self.seconds = np.exp(self._log + ratio).tolist()
+        off = math.log(seconds) - math.log(self.seconds[width - 1])
+        n = self._n.get(width, 0)
+        if n >= FIRST:
+            off = self._believed(off)
+        if not self._n:
+            self._pace += off
+        else:
+            self._pace += PACE * off if width > 1 else max(PACE, 1 / (n + 1)) * off
+        if width > 1 and self._n:
+            error = self._error.get(width, self._between(width))
+            self._error[width] = error + max(1 / (n + 1 + self._trust), SLOW) * off
+        self._n[width] = n + 1
+        errors = np.interp(np.arange(1, len(self._log) + 1), *self._known())
+        self.seconds = np.exp(self._log + errors + self._pace).tolist()
+
+    def _known(self) -> tuple[list[int], list[float]]:
+        widths = sorted(self._error)
+        return widths, [self._error[width] for width in widths]
+
+    def _between(self, width: int) -> float:
+        return float(np.interp(width, *self._known()))
 
 
 @dataclass
@@ -134,7 +155,7 @@ class _Scaled:
     def learn(self, ratio: float) -> None:
         sample = math.log(ratio)
         if self.n >= FIRST:
-            sample = self.believed(sample, math.log(self.scale))
+            sample = math.log(self.scale) + self.believed(sample - math.log(self.scale))
         self.n += 1
         step = max(1 / self.n, 1 / MOST)
         self.scale *= math.exp(step * (sample - math.log(self.scale)))
@@ -146,8 +167,7 @@ class _Believed:
 
     strange: int = 0
 
-    def __call__(self, sample: float, known: float) -> float:
-        off = sample - known
+    def __call__(self, off: float) -> float:
         self.strange = self.strange + 1 if abs(off) > CLAMP else 0
         most = CLAMP * max(self.strange, 1)
-        return known + min(max(off, -most), most)
+        return min(max(off, -most), most)
