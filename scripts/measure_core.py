@@ -4,7 +4,8 @@
     scripts/measure_core.py --json core.json
 
 Measured are the sampling transform of one row and the rule's part of a round (decide, and what all
-rules expect, as the loop computes it), each beside its naive form where there is one. Calls
+rules expect, as the loop computes it), each beside its naive form, which works on the whole
+vocabulary and expects nothing. Calls
 take turns on several inputs, so that the cache does not hold the one at hand. Exits 1 when a median
 misses its requirement.
 """
@@ -133,7 +134,7 @@ def rounds(logits: NDArray[np.float32], rng: np.random.Generator, repeats: int) 
     timings = []
     for filters, params in ROUNDS.items():
         blocks = [block(logits, params, rng) for _ in range(BLOCKS)]
-        naive = partial(naive_token, blocks=[dense(given) for given in blocks], uniforms=uniforms)
+        tables = [dense(given) for given in blocks]
         for name, rule in RULES.items():
             timings.append(
                 timed(
@@ -141,7 +142,7 @@ def rounds(logits: NDArray[np.float32], rng: np.random.Generator, repeats: int) 
                     partial(decided, rule=rule, blocks=blocks, uniforms=uniforms),
                     repeats,
                     below=ROUND_BELOW[filters],
-                    naive=naive if name == "token" else None,
+                    naive=partial(NAIVE_RULES[name], blocks=tables, uniforms=uniforms),
                 )
             )
     return timings
@@ -189,7 +190,40 @@ def naive_token(i: int, blocks: list[Dense], uniforms: NDArray[np.float64]) -> t
     passed = uniforms[i, :-1] < ratio[np.arange(GAMMA), tokens]
     n = int(np.logical_and.accumulate(passed).sum())
     last = target[-1] if n == GAMMA else left[n]
-    return n, int(np.searchsorted(np.cumsum(last), uniforms[i, -1]))
+    return n, drawn_from(last, uniforms[i, -1])
+
+
+def naive_block(i: int, blocks: list[Dense], uniforms: NDArray[np.float64]) -> tuple[int, int]:
+    """The block rule over the whole vocabulary: what is left at every place, for each position."""
+    target, draft, tokens = blocks[i % BLOCKS]
+    carried, n, last = 1.0, 0, np.maximum(target[0] - draft[0], 0)
+    for k in range(1, GAMMA + 1):
+        token = tokens[k - 1]
+        carried = min(1.0, carried * target[k - 1, token] / max(draft[k - 1, token], 1e-300))
+        left = np.maximum(carried * target[k] - draft[k], 0) if k < GAMMA else target[k]
+        chance = left.sum() / max(left.sum() + 1 - carried, 1e-300) if k < GAMMA else carried
+        if uniforms[i, k - 1] < chance:
+            n, last = k, left
+    return n, drawn_from(last, uniforms[i, -1])
+
+
+def naive_match(i: int, blocks: list[Dense], uniforms: NDArray[np.float64]) -> tuple[int, int]:
+    """The match rule as peers run it: a token drawn from every row, kept while it is drafted."""
+    target, _, tokens = blocks[i % BLOCKS]
+    for k in range(GAMMA):
+        token = drawn_from(target[k], uniforms[i, k])
+        if token != tokens[k]:
+            return k, token
+    return GAMMA, drawn_from(target[GAMMA], uniforms[i, -1])
+
+
+def drawn_from(weights: NDArray[np.float64], uniform: float) -> int:
+    """A place, by inversion."""
+    summed = np.cumsum(weights)
+    return int(np.searchsorted(summed, uniform * summed[-1], side="right"))
+
+
+NAIVE_RULES = {"token": naive_token, "block": naive_block, "match": naive_match}
 
 
 def timed(

@@ -8,7 +8,7 @@ an order between formats of one model and decides whether speculation pays. The 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -23,12 +23,17 @@ __all__ = [
     "Curve",
     "Profile",
     "acceptance_needed",
+    "curve_of",
     "expected_tokens",
     "measure_curve",
     "predicted_speedup",
+    "profile_from",
+    "profile_record",
     "read_profile",
     "round_seconds",
     "textbook_speedup",
+    "time_pass",
+    "uniform_speedup",
     "uniform_tokens",
     "write_profile",
 ]
@@ -44,8 +49,7 @@ class Curve:
     """
 
     model: str
-    backend: str
-    sha256: str | None
+    bytes: int | None
     quantisation: str | None
     threads: int | None
     n_past: int
@@ -87,7 +91,6 @@ def measure_curve(
     repeats: int,
     *,
     rows: int | None = None,
-    backend: str = "",
     report: Callable[[int], None] = lambda done: None,
 ) -> Curve:
     """Time passes of each width after the same context, interleaved in a new order each time.
@@ -107,7 +110,8 @@ def measure_curve(
     Raises
     ------
     UsageError
-        If there are fewer tokens than the widest pass needs, with one before it.
+        If there are fewer tokens than the widest pass needs, with one before it, or if no time
+        passes.
     """
     widths = sorted(set(widths))
     n_past = len(tokens) - widths[-1]
@@ -115,29 +119,48 @@ def measure_curve(
         raise UsageError(f"{len(tokens)} tokens are too few to time passes of {widths[-1]}")
     model.truncate(0)
     model.forward(tokens[:n_past], n_logits=0)
-    timed: dict[int, list[float]] = {width: [] for width in widths}
+    samples: dict[int, list[float]] = {width: [] for width in widths}
     order, done = np.random.default_rng(0), 0
     for repeat in range(repeats + 1):  # the first is a warm-up
         for width in order.permutation(widths).tolist():
-            model.checkpoint()
-            begun = model.clock()
-            model.forward(tokens[n_past : n_past + width], n_logits=min(rows or width, width))
-            timed[width] += [model.clock() - begun] if repeat else []
-            model.truncate(n_past)
+            seconds = time_pass(model, tokens[n_past : n_past + width], rows)
+            samples[width] += [seconds] if repeat else []
             done += 1
             report(done)
     model.truncate(0)
-    quartiles = [np.quantile(timed[width], [0.25, 0.5, 0.75]).tolist() for width in widths]
+    return curve_of(model, n_past, samples)
+
+
+def time_pass(model: LogitsBackend, tokens: Sequence[int], rows: int | None = None) -> float:
+    """Seconds of one pass over `tokens`, which are forgotten again; `rows` as in `measure_curve`.
+
+    Where the pass before was of another width, this includes what the runtime spends on the change
+    (0.1 ms in llama.cpp).
+    """
+    n_past = model.n_past
+    model.checkpoint()
+    begun = model.clock()
+    model.forward(tokens, n_logits=min(rows or len(tokens), len(tokens)))
+    seconds = model.clock() - begun
+    model.truncate(n_past)
+    return seconds
+
+
+def curve_of(model: LogitsBackend, n_past: int, samples: Mapping[int, Sequence[float]]) -> Curve:
+    """The curve of seconds sampled by width; every width has as many."""
+    widths = sorted(samples)
+    quartiles = [np.quantile(samples[width], [0.25, 0.5, 0.75]).tolist() for width in widths]
     low, seconds, high = (tuple(column) for column in zip(*quartiles, strict=True))
+    if min(low) <= 0:
+        raise UsageError(f"{model.name} takes no time that its clock shows; there is no speed then")
     about = model.describe()
     return Curve(
         model=model.name,
-        backend=backend,
-        sha256=_text(about.get("sha256")),
+        bytes=_whole(about.get("bytes")),
         quantisation=_text(about.get("quantisation")),
         threads=_whole(about.get("threads")),
         n_past=n_past,
-        repeats=repeats,
+        repeats=len(samples[widths[0]]),
         widths=tuple(widths),
         seconds=seconds,
         low=low,
@@ -201,17 +224,25 @@ def textbook_speedup(alpha: float, gamma: int, cost_ratio: float) -> float:
     return uniform_tokens(alpha, gamma) / (gamma * cost_ratio + 1)
 
 
+def uniform_speedup(profile: Profile, alpha: float, gamma: int) -> float:
+    """The predicted speed-up where every position accepts at the rate `alpha`."""
+    return predicted_speedup(
+        profile,
+        gamma,
+        uniform_tokens(alpha, gamma),
+        full=alpha**gamma,
+        core=(2 * gamma + 1) * profile.core,  # the drafter's rows, and the verifier's
+        core_plain=profile.core,
+    )
+
+
 def acceptance_needed(profile: Profile, gamma: int) -> float | None:
     """The acceptance rate from which a fixed `gamma` is faster than none; None if no rate is."""
-    rows = 2 * gamma + 1
-    cost = round_seconds(profile, gamma, core=rows * profile.core) / (
-        profile.verifier(1) + profile.core
-    )
-    if cost >= gamma + 1:
+    if uniform_speedup(profile, 1, gamma) <= 1:
         return None
-    if cost <= 1:
+    if uniform_speedup(profile, 0, gamma) >= 1:
         return 0.0
-    return float(brentq(lambda alpha: uniform_tokens(alpha, gamma) - cost, 0, 1))
+    return float(brentq(lambda alpha: uniform_speedup(profile, alpha, gamma) - 1, 0, 1))
 
 
 def write_profile(profile: Profile, path: Path) -> None:
@@ -222,12 +253,16 @@ def write_profile(profile: Profile, path: Path) -> None:
     UsageError
         If the file cannot be written.
     """
-    record = {"specx_profile": FORMAT, "core": profile.core}
-    record |= {role: asdict(curve) for role, curve in profile.curves().items()}
     try:
-        path.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+        path.write_text(json.dumps(profile_record(profile), indent=1) + "\n", encoding="utf-8")
     except OSError as error:
         raise UsageError(f"cannot write the profile to {path}: {error.strerror}") from error
+
+
+def profile_record(profile: Profile) -> dict[str, Any]:
+    """`profile` as JSON values."""
+    record: dict[str, Any] = {"specx_profile": FORMAT, "core": profile.core}
+    return record | {role: asdict(curve) for role, curve in profile.curves().items()}
 
 
 def read_profile(path: Path) -> Profile:
@@ -242,30 +277,42 @@ def read_profile(path: Path) -> Profile:
         record = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise UsageError(f"cannot read the profile {path}: {error.strerror}") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise UsageError(f"{path} is not JSON, let alone a profile: {error}") from error
     try:
         if record["specx_profile"] != FORMAT:
             raise UsageError(f"{path} is a profile of format {record['specx_profile']}; measure it")
-        drafter = record.get("drafter")
-        return Profile(
-            verifier=_curve(record["verifier"]),
-            drafter=None if drafter is None else _curve(drafter),
-            core=float(record["core"]),
-        )
-    except (KeyError, TypeError, ValueError) as error:
+        return profile_from(record)
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise UsageError(
-            f"{path} is not a profile ({error}); make one: specx bench --curve -o {path}"
+            f"{path} is not a profile ({error!r}); make one: specx bench --curve -o {path}"
         ) from error
 
 
+def profile_from(record: dict[str, Any]) -> Profile:
+    """The profile that `profile_record` took apart."""
+    drafter, core = record.get("drafter"), float(record["core"])
+    if not 0 <= core < float("inf"):
+        raise ValueError("core must be 0 or more")
+    return Profile(
+        verifier=_curve(record["verifier"]),
+        drafter=None if drafter is None else _curve(drafter),
+        core=core,
+    )
+
+
 def _curve(record: dict[str, Any]) -> Curve:
-    curve = Curve(**{k: tuple(v) if isinstance(v, list) else v for k, v in record.items()})
+    values: dict[str, Any] = {
+        key: tuple(value) if isinstance(value, list) else value for key, value in record.items()
+    }
+    curve = Curve(**values)
     seconds = [curve.seconds, curve.low, curve.high]
     if not curve.widths or any(len(s) != len(curve.widths) for s in seconds):
         raise ValueError("widths and seconds differ in length")
-    if list(curve.widths) != sorted(set(curve.widths)) or curve.widths[0] < 1:
+    if list(curve.widths) != sorted(set(curve.widths)) or curve.widths[0] != 1:
         raise ValueError("widths must rise from 1")
+    if not all(isinstance(width, int) for width in curve.widths):
+        raise ValueError("widths must be whole numbers")
     if not all(np.isfinite(s).all() and min(s) > 0 for s in seconds):
         raise ValueError("seconds must be positive")
     return curve

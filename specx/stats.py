@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import zip_longest
 
 from specx.decoding import Round, Times
 
-__all__ = ["Phase", "Tally"]
+__all__ = ["Choices", "Phase", "Tally", "merged"]
+
+COUNTS = ("rounds", "proposed", "tested", "accepted", "after_full", "n_tokens", "total")
 
 
 @dataclass
@@ -27,6 +31,24 @@ class Phase:
 
 
 @dataclass
+class Choices:
+    """What a schedule chose in one generation."""
+
+    gammas: dict[str, Counter[int]] = field(default_factory=dict)
+    """By drafter: how many rounds proposed how many tokens."""
+    speculating: Phase = field(default_factory=Phase)
+    plain: Phase = field(default_factory=Phase)
+    """Rounds with proposals, and without."""
+
+    def add(self, done: Round) -> None:
+        """Count one round."""
+        n_proposed = len(done.draft.ids)
+        if done.drafter:
+            self.gammas.setdefault(done.drafter, Counter())[n_proposed] += 1
+        (self.speculating if n_proposed else self.plain).add(done)
+
+
+@dataclass
 class Tally:
     """Sums over the rounds of one generation.
 
@@ -40,31 +62,42 @@ class Tally:
     accepted: int = 0
     expected: dict[str, float] = field(default_factory=dict)
     """By rule: accepted tokens in expectation, from the same arrays for all of them."""
+    by_position: list[list[int]] = field(default_factory=list)
+    """[tested, accepted] at each position of a draft."""
+    lengths: dict[int, int] = field(default_factory=dict)
+    """Rounds by the number of tokens they accepted."""
+    after_full: int = 0
+    """Rounds that follow a full acceptance: the drafter is fed two tokens at first."""
     n_tokens: int = 0
     times: Times = field(default_factory=Times)
-    gammas: dict[str, Counter[int]] = field(default_factory=dict)
-    """By drafter: how many rounds proposed how many tokens."""
-    speculating: Phase = field(default_factory=Phase)
-    plain: Phase = field(default_factory=Phase)
-    """Rounds with proposals, and without."""
     total: float = 0.0
     """Seconds of decoding, prefill not included; set by who runs the loop."""
+    _last_was_full: bool = field(default=False, repr=False)
 
     def add(self, done: Round) -> None:
         """Count one round."""
-        proposed = len(done.draft.ids)
+        proposed, accepted = len(done.draft.ids), done.verdict.n_accepted
+        tested = min(accepted + 1, proposed)
         self.rounds += 1
         self.proposed += proposed
-        self.tested += min(done.verdict.n_accepted + 1, proposed)
-        self.accepted += done.verdict.n_accepted
+        self.tested += tested
+        self.accepted += accepted
+        self.lengths[accepted] = self.lengths.get(accepted, 0) + 1
+        self.after_full += self._last_was_full
+        self._last_was_full = 0 < proposed == accepted
+        self._count_positions(tested, accepted)
         self.n_tokens += len(done.emitted)
         for rule, tokens in done.expected.items():
             self.expected[rule] = self.expected.get(rule, 0.0) + tokens
-        if done.drafter:
-            self.gammas.setdefault(done.drafter, Counter())[proposed] += 1
-        (self.speculating if proposed else self.plain).add(done)
         for part, seconds in vars(done.times).items():
             setattr(self.times, part, getattr(self.times, part) + seconds)
+
+    def _count_positions(self, tested: int, accepted: int) -> None:
+        while len(self.by_position) < tested:
+            self.by_position.append([0, 0])
+        for place in range(tested):
+            self.by_position[place][0] += 1
+            self.by_position[place][1] += place < accepted
 
     @property
     def alpha(self) -> float | None:
@@ -75,6 +108,11 @@ class Tally:
     def kept(self) -> float | None:
         """Accepted / proposed; None when nothing was proposed."""
         return self.accepted / self.proposed if self.proposed else None
+
+    @property
+    def alpha_by_position(self) -> list[float]:
+        """Acceptance rate at each position of a draft, of those tested there."""
+        return [accepted / tested for tested, accepted in self.by_position]
 
     @property
     def tau(self) -> float | None:
@@ -96,3 +134,20 @@ class Tally:
         """Seconds by part; `other` is text, terminal and what lies between."""
         parts = dict(vars(self.times))
         return {**parts, "other": self.total - sum(parts.values()), "total": self.total}
+
+
+def merged(tallies: Sequence[Tally]) -> Tally:
+    """The sums over several generations."""
+    whole = Tally()
+    for tally in tallies:
+        for name in COUNTS:
+            setattr(whole, name, getattr(whole, name) + getattr(tally, name))
+        for rule, tokens in tally.expected.items():
+            whole.expected[rule] = whole.expected.get(rule, 0.0) + tokens
+        for accepted, rounds in tally.lengths.items():
+            whole.lengths[accepted] = whole.lengths.get(accepted, 0) + rounds
+        for part, seconds in vars(tally.times).items():
+            setattr(whole.times, part, getattr(whole.times, part) + seconds)
+    positions = zip_longest(*(tally.by_position for tally in tallies), fillvalue=[0, 0])
+    whole.by_position = [[sum(c) for c in zip(*counts, strict=True)] for counts in positions]
+    return whole

@@ -17,8 +17,8 @@ LEVELS = [
     for level in (
         "errors",
         "backend",
-        "acceptance chat chisquare cost memory metadata models sampling streams text trace "
-        "uncached vocabulary",
+        "acceptance chat chisquare cost memory metadata models output sampling streams suites "
+        "text trace uncached vocabulary",
         "accept drafting lookup schedule",
         "decoding",
         "audit bench compare exactness faults pair report stats study verification",

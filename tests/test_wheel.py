@@ -44,6 +44,12 @@ def test_models_are_package_data_and_test_models_stay_out(wheel: Path, names: li
     assert wheel.stat().st_size < 40_000_000
 
 
+def test_the_prompt_suites_are_package_data(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        shipped = archive.read("specx/_models/suites/prompts.jsonl")
+    assert shipped == (ROOT / "models" / "suites" / "prompts.jsonl").read_bytes()
+
+
 def test_nothing_else_is_in(wheel: Path) -> None:
     command = [sys.executable, "-m", "check_wheel_contents", str(wheel)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
@@ -65,9 +71,10 @@ def test_it_runs_away_from_the_checkout(wheel: Path, tmp_path: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(library)
     code = "import specx, specx_backends.toy as toy; print(specx.__file__, toy.__file__)"
+    suites = "from specx.suites import suite; print(*(prompt.id for prompt in suite('all')))"
     demo = ["-m", "specx", "run", "-p", "def fibonacci(n):", "-n", "16", "-s", "1", "-q"]
     environment = {**os.environ, "PYTHONPATH": str(library)}
-    for arguments in (["-c", code], ["-m", "specx", "run", "--help"], demo):
+    for arguments in (["-c", code], ["-c", suites], ["-m", "specx", "run", "--help"], demo):
         done = subprocess.run(
             [sys.executable, *arguments],
             cwd=empty,
@@ -77,5 +84,5 @@ def test_it_runs_away_from_the_checkout(wheel: Path, tmp_path: Path) -> None:
             check=True,
         )
         assert done.stdout.strip()
-        if arguments[0] == "-c":
+        if arguments[-1] == code:
             assert [str(library) in path for path in done.stdout.split()] == [True, True]

@@ -101,6 +101,18 @@ class HfModel:
     def n_past(self) -> int:
         return self._n_past
 
+    @property
+    def module(self) -> Any:
+        """The `transformers` model itself, for a use of the same weights beside this cache.
+
+        Raises
+        ------
+        BackendError
+            If the model was closed.
+        """
+        self._require_open()
+        return self._model
+
     def forward(self, tokens: Sequence[int], n_logits: int = 1) -> NDArray[np.float32]:
         """Append `tokens`; return the logits of the last `n_logits`, as `LogitsBackend` says."""
         ids = self._checked(tokens, n_logits)

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 import click
 
 from specx.cli.about import print_version
+from specx.cli.bench import bench
 from specx.cli.run import run
 from specx.cli.verify import verify
 from specx.errors import SpecxError
@@ -35,6 +36,7 @@ def cli() -> None:
     """
 
 
+cli.add_command(bench)
 cli.add_command(run)
 cli.add_command(verify)
 

@@ -15,7 +15,7 @@ from specx.errors import UsageError
 from specx.pair import DRAFTERS, Pair, Settings
 from specx.sampling import SamplingParams
 from specx.schedule import Costs, Replay, Schedule, Step, Traced, read_steps, write_step
-from specx.stats import Tally
+from specx.stats import Choices, Tally
 
 __all__ = ["DRAFTING", "Chosen", "draft_settings", "drafter_needed", "estimate"]
 
@@ -216,12 +216,12 @@ def _check_writable(path: Path) -> None:
         raise UsageError(f"cannot write the gamma trace to {path}: {why}")
 
 
-def estimate(tally: Tally, costs: Costs | None) -> dict[str, Any] | None:
+def estimate(tally: Tally, choices: Choices, costs: Costs | None) -> dict[str, Any] | None:
     """Speed against plain decoding, which did not run: from plain rounds, or from the costs."""
-    if not tally.tok_s or not tally.speculating.rounds:
+    if not tally.tok_s or not choices.speculating.rounds:
         return None
-    if tally.plain.rounds >= LEAST_PLAIN_ROUNDS and tally.plain.seconds > 0:
-        plain, by = tally.plain.rounds / tally.plain.seconds, "this run's plain rounds"
+    if choices.plain.rounds >= LEAST_PLAIN_ROUNDS and choices.plain.seconds > 0:
+        plain, by = choices.plain.rounds / choices.plain.seconds, "this run's plain rounds"
     elif costs is not None and (costs.live or costs.source == "profile"):
         plain = 1 / costs.plain
         by = "live timings" if costs.live else "the profile"

@@ -21,6 +21,7 @@ from specx.cli.show import Writer, footer, legend, wants_styles
 from specx.errors import UsageError
 from specx.models import demo_pair
 from specx.pair import PREFILL_SLICE
+from specx.stats import Choices
 from specx.streams import draw_seed
 
 __all__ = ["run"]
@@ -136,7 +137,7 @@ class _Generation:
     ) -> None:
         self.pair, self.settings, self.sides, self.given = pair, settings, sides, given
         self.n_prompt, self.tokens = len(tokens), tokens
-        self.tally = Tally()
+        self.tally, self.choices = Tally(), Choices()
         self.prefill_s = 0.0
         self.chosen = Chosen.of(pair, settings, given)
         self.stop = Stop(
@@ -176,6 +177,7 @@ class _Generation:
             schedule = self.chosen.schedule
             for done in self.pair.rounds(self.tokens, self.settings, self.stop, schedule):
                 self.tally.add(done)
+                self.choices.add(done)
                 self.writer.round(done)
         finally:
             self.tally.total = clock() - begun
@@ -213,10 +215,10 @@ class _Generation:
             "tau": tally.tau,
             "expected_accepted": tally.expected_a_round(),
             "time": tally.time(),
-            "gammas": {who: dict(sorted(n.items())) for who, n in tally.gammas.items()},
-            "speculating": vars(tally.speculating),
-            "plain": vars(tally.plain),
-            "estimated": estimate(tally, self.chosen.costs),
+            "gammas": {who: dict(sorted(n.items())) for who, n in self.choices.gammas.items()},
+            "speculating": vars(self.choices.speculating),
+            "plain": vars(self.choices.plain),
+            "estimated": estimate(tally, self.choices, self.chosen.costs),
             "settings": self._settings(),
             "models": {
                 role: {"backend": side.factory.name, **model.describe()}

@@ -427,6 +427,20 @@ def test_a_folder_describes_itself(llama: Path) -> None:
     assert described["architecture"] == "llama"
 
 
+def test_its_module_can_be_used_beside_its_cache(llama: Path) -> None:
+    import torch
+
+    model = load(llama)
+    wanted = model.forward([5, 6, 7], n_logits=3)
+    module = model.module  # type: ignore[attr-defined]  # of this backend alone
+    found = module(torch.tensor([[5, 6, 7]])).logits[0].detach().numpy()
+    np.testing.assert_allclose(found, wanted, atol=1e-5)
+    assert model.n_past == 3
+    model.close()
+    with pytest.raises(BackendError, match="was closed"):
+        model.module  # type: ignore[attr-defined]  # noqa: B018
+
+
 def test_close_frees_the_weights(llama: Path) -> None:
     import gc
     import weakref

@@ -1,0 +1,1 @@
+"""Parts of scripts/bench_peers.py: the sides, what is measured of them, and the tables."""

@@ -1,0 +1,23 @@
+"""A sweep of settings over prompts, each against the verifier alone, interleaved."""
+
+from specx.bench.machine import Watch, provenance
+from specx.bench.profiling import profile_pair
+from specx.bench.records import Arm, Results, Run, read_results, results_record
+from specx.bench.summary import summarise
+from specx.bench.sweep import Plan, run_sweep
+from specx.bench.warn import warnings_of
+
+__all__ = [
+    "Arm",
+    "Plan",
+    "Results",
+    "Run",
+    "Watch",
+    "profile_pair",
+    "provenance",
+    "read_results",
+    "results_record",
+    "run_sweep",
+    "summarise",
+    "warnings_of",
+]

@@ -1,0 +1,91 @@
+"""What a cost curve means for speculation, in words."""
+
+from __future__ import annotations
+
+from statistics import median
+
+from specx.cost import Curve, Profile, acceptance_needed, uniform_speedup
+
+__all__ = ["explain", "milliseconds", "stairs"]
+
+STEP = 2.0
+"""A rise worth naming, in units of the curve's usual rise from one width to the next."""
+REACHED = 0.95
+"""An acceptance rate above this is no drafter's."""
+NOISE = 0.02
+ALPHAS = (0.5, 0.7, 0.9)
+WORTH = 1.02
+
+
+def explain(profile: Profile) -> list[str]:
+    """Sentences, one a line."""
+    gammas = range(1, profile.verifier.widths[-1])
+    needed = {gamma: acceptance_needed(profile, gamma) for gamma in gammas}
+    paying = {g: alpha for g, alpha in needed.items() if alpha is not None and alpha <= REACHED}
+    lines = [_shape(profile.verifier), _drafter(profile)]
+    if not paying:
+        return [*lines, f"No gamma pays below an acceptance rate of {REACHED}: decode plainly."]
+    least = min(paying, key=lambda gamma: paying[gamma])
+    lines.append(
+        f"Speculation pays from an acceptance rate of {paying[least]:.2f} on (gamma {least}); "
+        "below it, decode plainly (--no-draft)."
+    )
+    return lines + [_best_at(profile, alpha, list(gammas)) for alpha in ALPHAS]
+
+
+def stairs(curve: Curve) -> list[int]:
+    """Widths at which the cost rises much more than it usually does."""
+    neighbours = [
+        (width, curve(width) - curve(before))
+        for before, width in zip(curve.widths, curve.widths[1:], strict=False)
+        if width == before + 1
+    ]
+    usual = median([rise for _, rise in neighbours]) if neighbours else 0.0
+    return [width for width, rise in neighbours if rise > STEP * max(usual, NOISE * curve(1))]
+
+
+def _shape(curve: Curve) -> str:
+    ratios = ", ".join(
+        f"{width} cost {curve(width) / curve(1):.1f}"
+        for width in (2, 4, 8, 16, 32)
+        if width <= curve.widths[-1]
+    )
+    return f"Verifier: {_ms(curve(1))} for one token; in units of that, {ratios}. {_steps(curve)}"
+
+
+def _steps(curve: Curve) -> str:
+    found = stairs(curve)
+    if not found:
+        return "It has no steps."
+    below = [str(width - 2) for width in found if width > 2]
+    text = f"It steps up at widths {', '.join(map(str, found))}"
+    return f"{text}; just before a step, gamma {', '.join(below)}." if below else f"{text}."
+
+
+def _drafter(profile: Profile) -> str:
+    if profile.drafter is None:
+        return "No drafter: what follows is for drafts that cost nothing (lookup)."
+    one = profile.drafter(1)
+    return (
+        f"Drafter: {_ms(one)} a token, {one / profile.verifier(1):.2f} of a verifier's; "
+        f"two tokens, as after a full acceptance, {profile.drafter(2) / one:.2f} times that."
+    )
+
+
+def _best_at(profile: Profile, alpha: float, gammas: list[int]) -> str:
+    speedups = {gamma: uniform_speedup(profile, alpha, gamma) for gamma in gammas}
+    best = max(speedups, key=lambda gamma: speedups[gamma])
+    if speedups[best] < WORTH:
+        return (
+            f"At acceptance rate {alpha:.1f} no gamma is worth it ({speedups[best]:.2f}x at best)."
+        )
+    return f"At acceptance rate {alpha:.1f} the best gamma is {best}: {speedups[best]:.2f}x."
+
+
+def _ms(seconds: float) -> str:
+    return f"{milliseconds(seconds)} ms"
+
+
+def milliseconds(seconds: float) -> str:
+    """Three digits, or more where the number is whole."""
+    return f"{1000 * seconds:.3g}" if seconds < 0.1 else f"{1000 * seconds:,.0f}"

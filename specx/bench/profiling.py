@@ -1,0 +1,139 @@
+"""Measures what a loaded pair costs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from statistics import median
+from typing import TypeAlias
+
+import numpy as np
+
+from specx.backend import LogitsBackend, Tokenizer
+from specx.chat import encode_chat
+from specx.cost import Curve, Profile, curve_of, measure_curve, time_pass
+from specx.errors import UsageError
+from specx.pair import Pair
+from specx.sampling import SamplingParams
+from specx.vocabulary import readable
+
+__all__ = ["PassTimer", "Samples", "encode_prompt", "profile_pair"]
+
+CORE_ROWS = 9
+ROUNDS_AT_ONCE = 2
+
+Samples: TypeAlias = "dict[str, dict[int, list[float]]]"
+"""Seconds of passes by role and width."""
+
+
+class PassTimer:
+    """Times passes between the runs of a sweep, so that a slow minute slows both.
+
+    Parameters
+    ----------
+    widths
+        Widths to time.
+    samples
+        What was timed so far; grows.
+    """
+
+    def __init__(self, pair: Pair, widths: Iterable[int], samples: Samples) -> None:
+        self.models = dict(zip(["verifier", "drafter"], pair.models, strict=False))
+        self.widths = sorted(set(widths))
+        self.samples = samples
+        self._order = np.random.default_rng(0)
+        self._n_past: list[int] = []
+
+    def time(self, text: Sequence[int], n_prompt: int, models: Sequence[LogitsBackend]) -> None:
+        """Time each width in the middle of a generation that the caches of `models` hold."""
+        middle = (n_prompt + len(text)) // 2
+        self._n_past.append(middle)
+        ahead = [*text[middle:], *list(text) * (self.widths[-1] // len(text) + 1)]
+        for role, model in self.models.items():
+            if model not in models:
+                continue
+            _return_to(model, readable(text[:middle], model.n_vocab))
+            timed = self.samples.setdefault(role, {})
+            for _ in range(ROUNDS_AT_ONCE):
+                for width in self._order.permutation(self.widths).tolist():
+                    fed = readable(ahead[:width], model.n_vocab)
+                    seconds = time_pass(model, fed, None if role == "verifier" else 1)
+                    timed.setdefault(width, []).append(seconds)
+
+    def profile(self, core: float) -> Profile:
+        """What was timed so far; `core` as in `Profile`."""
+        n_past = int(median(self._n_past))
+        curves = {
+            role: curve_of(model, n_past, self.samples[role])
+            for role, model in self.models.items()
+            if role in self.samples
+        }
+        return Profile(verifier=curves["verifier"], drafter=curves.get("drafter"), core=core)
+
+
+def _return_to(model: LogitsBackend, text: Sequence[int]) -> None:
+    """Let `model` hold `text`, of which it holds a part or more than all."""
+    if model.rollback != "native" and model.n_past > len(text):
+        model.truncate(0)
+    model.truncate(min(model.n_past, len(text)))
+    if model.n_past < len(text):
+        model.forward(text[model.n_past :], n_logits=0)
+
+
+def profile_pair(
+    pair: Pair,
+    text: Sequence[int],
+    n_past: int,
+    widths: Iterable[int],
+    repeats: int,
+    *,
+    report: Callable[[int], None] = lambda passes: None,
+) -> Profile:
+    """Measure both curves, and the core, after about `n_past` tokens of `text`, repeated."""
+    widths = sorted(set(widths))
+    room = min(model.n_ctx for model in pair.models)
+    length = min(n_past + widths[-1], room)
+    tokens = (list(text) * (length // len(text) + 1))[:length]
+    curves: list[Curve] = []
+    for model in pair.models:
+        before = len(curves) * (repeats + 1) * len(widths)
+        curves.append(
+            measure_curve(
+                model,
+                readable(tokens, model.n_vocab),
+                widths,
+                repeats,
+                rows=None if model is pair.verifier else 1,
+                report=partial(_after, before, report),
+            )
+        )
+    drafter = curves[1] if len(curves) > 1 else None
+    return Profile(verifier=curves[0], drafter=drafter, core=_core_seconds(pair, tokens))
+
+
+def _after(before: int, report: Callable[[int], None], passes: int) -> None:
+    report(before + passes)
+
+
+def _core_seconds(pair: Pair, tokens: Sequence[int]) -> float:
+    """Seconds a row that the sampling transform takes, under the default sampler."""
+    rows = min(CORE_ROWS, len(tokens))
+    logits = pair.verifier.forward(list(tokens[:rows]), n_logits=rows)
+    reader, clock = pair.reader(SamplingParams()), pair.verifier.clock
+    reader.read(logits[:1], 0)
+    begun = clock()
+    reader.read(logits, 0)
+    spent = clock() - begun
+    pair.verifier.truncate(0)
+    return spent / rows
+
+
+def encode_prompt(tokenizer: Tokenizer, text: str, *, raw: bool = False) -> list[int]:
+    """The prompt's tokens, through the model's chat template where there is one."""
+    if raw or tokenizer.chat_template is None:
+        tokens = tokenizer.encode(text, add_special=True, parse_special=True)
+    else:
+        tokens = encode_chat(tokenizer, [{"role": "user", "content": text}])
+    if not tokens:
+        raise UsageError("a prompt is empty; write one")
+    return tokens

@@ -1,0 +1,194 @@
+"""Runs a sweep: every arm on every prompt in turn, so that a slow minute hits them all."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from itertools import groupby
+
+from specx.backend import LogitsBackend
+from specx.bench.profiling import PassTimer, encode_prompt
+from specx.bench.records import Arm, Results, Run
+from specx.decoding import Stop
+from specx.pair import Pair, Settings
+from specx.stats import Tally
+from specx.suites import Prompt
+from specx.uncached import Uncached
+
+__all__ = ["Plan", "run_sweep"]
+
+WARM_UP_TOKENS = 8
+
+Load = Callable[[str, str], AbstractContextManager[Pair]]
+"""Loads the pair of two backends, the verifier's and the drafter's."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """What a sweep is to measure."""
+
+    arms: Sequence[Arm]
+    """Baselines included."""
+    prompts: Sequence[Prompt]
+    n: int
+    """Most tokens a run writes."""
+    repetitions: int
+    seed: int = 0
+    ignore_eos: bool = False
+    raw: bool = False
+    """Without the model's chat template."""
+
+    @property
+    def runs_an_arm(self) -> int:
+        """Runs of each arm."""
+        return len(self.prompts) * self.repetitions
+
+    def blocks(self) -> Iterator[tuple[int, Prompt]]:
+        """Repetitions outermost, so that those of a prompt lie far apart."""
+        for repetition in range(self.repetitions):
+            for prompt in self.prompts:
+                yield repetition, prompt
+
+    def seed_of(self, repetition: int, prompt: Prompt) -> int:
+        """The same for all arms: what a run draws depends on its prompt and repetition only."""
+        return zlib.crc32(f"{self.seed}/{repetition}/{prompt.id}".encode())
+
+
+def run_sweep(
+    plan: Plan,
+    load: Load,
+    results: Results,
+    *,
+    report: Callable[[int], None] = lambda runs: None,
+    save: Callable[[], None] = lambda: None,
+    loaded: Callable[[Pair], None] = lambda pair: None,
+) -> None:
+    """Measure what `results` lacks of `plan`, and add it.
+
+    Arms that share models and sampler take turns on each prompt. What is added is always whole: one
+    prompt and repetition under all arms of such a group.
+
+    Parameters
+    ----------
+    report
+        Called with the number of runs that are done, those found in `results` included.
+    save
+        Called after each addition.
+    loaded
+        Called once for each pair, before it runs.
+    """
+    results.planned = plan.runs_an_arm
+    for arm in plan.arms:
+        results.runs.setdefault(arm, [])
+    for arms in _groups(plan.arms, lambda arm: (arm.backend, arm.draft_backend)):
+        if _missing(plan, results, arms):
+            with load(arms[0].backend, arms[0].draft_backend) as pair:
+                loaded(pair)
+                timer = _timer(pair, arms, results)
+                for group in _groups(arms, lambda arm: arm.sampling):
+                    _run_group(plan, Bench(pair, plan, timer), group, results, report, save)
+
+
+def _timer(pair: Pair, arms: Sequence[Arm], results: Results) -> PassTimer:
+    widths = {1, 2, *(arm.gamma + 1 for arm in arms)}
+    return PassTimer(pair, widths, results.timings.setdefault(arms[0].runtimes, {}))
+
+
+def _groups(arms: Iterable[Arm], key: Callable[[Arm], object]) -> list[list[Arm]]:
+    """Neighbours under one key."""
+    return [list(group) for _, group in groupby(arms, key)]
+
+
+def _missing(plan: Plan, results: Results, arms: Sequence[Arm]) -> list[tuple[int, Prompt]]:
+    """The blocks that not every arm has run."""
+    done = [{run.key for run in results.runs[arm]} for arm in arms]
+    return [
+        (repetition, prompt)
+        for repetition, prompt in plan.blocks()
+        if not all((prompt.id, repetition) in keys for keys in done)
+    ]
+
+
+def _run_group(
+    plan: Plan,
+    bench: Bench,
+    arms: Sequence[Arm],
+    results: Results,
+    report: Callable[[int], None],
+    save: Callable[[], None],
+) -> None:
+    """Every missing block under all `arms`, each time beginning with another one."""
+    missing = _missing(plan, results, arms)
+    for arm in arms if missing else []:
+        bench.run(arm, *missing[0], limit=WARM_UP_TOKENS)
+    for turn, (repetition, prompt) in enumerate(missing):
+        first = turn % len(arms)
+        block: dict[Arm, Run] = {}
+        for place, arm in enumerate([*arms[first:], *arms[:first]]):
+            block[arm] = bench.run(arm, repetition, prompt, limit=plan.n)
+            if arm.cached:
+                bench.time_passes()
+            report(results.n_done + place + 1)
+        for arm, run in block.items():
+            results.add(arm, run)
+        results.profiles[arms[0].runtimes] = bench.timer.profile(_core(block))
+        save()
+
+
+def _core(block: Mapping[Arm, Run]) -> float:
+    """Seconds of the core a row of logits: plain decoding reads one a round."""
+    (plain,) = (run.tally for arm, run in block.items() if not arm.gamma)
+    return plain.times.core / plain.rounds if plain.rounds else 0.0
+
+
+class Bench:
+    """A loaded pair and what each kind of arm makes of it."""
+
+    def __init__(self, pair: Pair, plan: Plan, timer: PassTimer) -> None:
+        self.plan, self.models, self.timer = plan, pair.models, timer
+        for model in self.models:
+            model.truncate(0)
+        self.speculative, self.plain = pair, Pair(pair.verifier)
+        self.uncached = Pair(*map(Uncached, pair.models))
+        self._last: tuple[list[int], int, list[LogitsBackend]] = [], 0, []
+
+    def run(self, arm: Arm, repetition: int, prompt: Prompt, *, limit: int) -> Run:
+        """One generation from empty caches."""
+        pair = self.plain
+        if arm.gamma:
+            pair = self.speculative if arm.cached else self.uncached
+        for model in [*self.models, *pair.models]:
+            model.truncate(0)
+        clock = pair.verifier.clock
+        tokens = encode_prompt(pair.verifier.tokenizer, prompt.text, raw=self.plan.raw)
+        n_prompt, seed = len(tokens), self.plan.seed_of(repetition, prompt)
+        settings = Settings(
+            sampling=arm.sampling,
+            gamma=arm.gamma,
+            rule="token" if arm.sampling.greedy or not arm.gamma else arm.rule,
+            seed=seed,
+        )
+        stop = Stop(pair.verifier.tokenizer, limit, ignore_eos=self.plan.ignore_eos)
+        begun = clock()
+        pair.prefill(tokens)
+        decoding, tally = clock(), Tally()
+        for done in pair.rounds(tokens, settings, stop):
+            tally.add(done)
+        tally.total = clock() - decoding
+        self._last = tokens, n_prompt, pair.models
+        return Run(
+            prompt=prompt.id,
+            kind=prompt.kind,
+            repetition=repetition,
+            seed=seed,
+            n_prompt=n_prompt,
+            prefill_s=decoding - begun,
+            stop_reason=str(stop.reason),
+            tally=tally,
+        )
+
+    def time_passes(self) -> None:
+        """Time single passes in the text of the last run, whose caches still hold it."""
+        self.timer.time(*self._last)

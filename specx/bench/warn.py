@@ -1,0 +1,130 @@
+"""What makes a benchmark's figures doubtful, in plain words, each with a remedy."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from statistics import median
+from typing import Any
+
+import psutil
+
+from specx.bench.machine import Watch
+from specx.bench.records import Arm, Results, Run
+from specx.cost import Profile, acceptance_needed
+from specx.stats import merged
+
+__all__ = ["warnings_of"]
+
+UNSTABLE, OTHERS, SWAPPED_MIB, FEW = 0.10, 0.10, 16, 5
+TESTED_ENOUGH, HARDLY, TOO_MUCH = 20, 0.05, 0.95
+
+
+def warnings_of(results: Results, watch: Watch) -> list[dict[str, str]]:
+    """Each with what was seen (`text`) and what to do about it (`remedy`)."""
+    found = [
+        *_unstable(results),
+        *_few(results),
+        *_never_accepted(results),
+        *_steep(results),
+        *_machine(watch),
+        *_threads(results.profiles),
+    ]
+    return [{"text": text, "remedy": remedy} for text, remedy in found]
+
+
+Found = Iterator[tuple[str, str]]
+
+
+def _unstable(results: Results) -> Found:
+    """The verifier alone does the same work each time: its spread is the machine's."""
+    for arm, runs in results.runs.items():
+        spread = 0.0 if arm.gamma else _spread(runs)
+        if spread > UNSTABLE:
+            yield (
+                f"timings are unstable: the verifier alone ({arm.runtimes}, temperature "
+                f"{arm.temperature:g}) varies by {spread:.0%} between repetitions",
+                "close other programs, plug the laptop in, or raise -r",
+            )
+
+
+def _spread(runs: Sequence[Run]) -> float:
+    """(most - least) / median of a prompt's repetitions; the median over prompts."""
+    rates: dict[str, list[float]] = {}
+    for run in runs:
+        rates.setdefault(run.prompt, []).append(run.tok_s)
+    spreads = [(max(r) - min(r)) / median(r) for r in rates.values() if len(r) > 1 and median(r)]
+    return median(spreads) if spreads else 0.0
+
+
+def _few(results: Results) -> Found:
+    keys = {run.key for runs in results.runs.values() for run in runs}
+    prompts = {prompt for prompt, _ in keys}
+    units = len(prompts) if len(prompts) > 1 else len(keys)
+    if 0 < units < FEW:
+        what = "prompts" if len(prompts) > 1 else "repetitions of one prompt"
+        yield (
+            f"{units} {what}: an interval over so few is a rough one",
+            f"measure {FEW} prompts or more (--suite all:1 has one of each kind)",
+        )
+
+
+def _never_accepted(results: Results) -> Found:
+    for arm, runs in results.runs.items():
+        tally = merged([run.tally for run in runs])
+        if tally.tested >= TESTED_ENOUGH and tally.accepted <= HARDLY * tally.tested:
+            yield (
+                f"the drafter is hardly ever accepted ({_name(arm)}): {tally.accepted} of "
+                f"{tally.tested} tested tokens",
+                "take a drafter of the verifier's own family, and its chat template",
+            )
+
+
+def _steep(results: Results) -> Found:
+    """Where no acceptance rate could make a gamma pay."""
+    for runtimes, profile in results.profiles.items():
+        arms = [arm for arm in results.runs if arm.runtimes == runtimes and arm.cached]
+        gammas = sorted({arm.gamma for arm in arms} - {0})
+        hopeless = [g for g in gammas if _hopeless(acceptance_needed(profile, g))]
+        if gammas and hopeless == gammas:
+            width = gammas[0] + 1
+            ratio = profile.verifier(width) / profile.verifier(1)
+            yield (
+                f"the verifier's cost curve ({runtimes}) is too steep: a pass of {width} tokens "
+                f"costs {ratio:.1f} single ones, and no gamma here can gain",
+                "take another quantisation (F16 is flatter on a CPU), a smaller drafter, or a "
+                "smaller gamma; specx bench --curve shows the curve",
+            )
+
+
+def _hopeless(needed: float | None) -> bool:
+    """Whether an acceptance rate is none that a drafter reaches."""
+    return needed is None or needed >= TOO_MUCH
+
+
+def _machine(watch: Watch) -> Found:
+    if watch.swapped_mib() > SWAPPED_MIB:
+        yield (
+            f"the machine swapped {watch.swapped_mib():.0f} MiB to disk meanwhile",
+            "free memory, shorten the context (-c), or take a smaller model",
+        )
+    if watch.others() > OTHERS:
+        yield (
+            f"other programs took {watch.others():.0%} of the processor meanwhile",
+            "close them: the threads of a model wait for the slowest among them",
+        )
+
+
+def _threads(profiles: dict[str, Profile]) -> Found:
+    cores = psutil.cpu_count() or 1
+    for profile in profiles.values():
+        for role, curve in profile.curves().items():
+            if curve.threads is not None and curve.threads > cores:
+                yield (
+                    f"the {role} runs {curve.threads} threads on {cores} cores",
+                    f"-t {cores} or fewer",
+                )
+
+
+def _name(arm: Arm) -> str:
+    named: dict[str, Any] = {"gamma": arm.gamma, "rule": arm.rule, "temp": arm.temperature}
+    return ", ".join(f"{key} {value}" for key, value in named.items())

@@ -1,0 +1,80 @@
+"""`specx bench --curve`: what a pass costs by its width, as a plot and in words."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from specx.bench.explain import explain, milliseconds
+from specx.bench.profiling import encode_prompt, profile_pair
+from specx.bench.values import whole_numbers
+from specx.cli.load import load_pair, plan_sides
+from specx.cli.progress import Progress
+from specx.cost import Curve, Profile, profile_record
+from specx.errors import UsageError
+from specx.output import OutputFile
+from specx.suites import read_prompts, suite
+
+__all__ = ["measure_curves"]
+
+CONTEXT = 256
+REPEATS = 5
+BAR = 36
+
+
+def measure_curves(given: dict[str, Any], output: OutputFile | None, progress: Progress) -> int:
+    """Measure, print and write a pair's profile."""
+    widths = whole_numbers("--widths", given["widths"])
+    if not widths or min(widths) < 1:
+        raise UsageError(f"--widths {given['widths']} must begin at 1 or more")
+    widths = sorted({1, 2, *widths})
+    sides = plan_sides(
+        given["model"], given["model_draft"], given["backend"], given["draft_backend"], given
+    )
+    prompt = (read_prompts(given["file"]) if given["file"] is not None else suite("edit:1"))[0]
+    need = CONTEXT + widths[-1]
+    with load_pair(
+        sides, lambda _: need, verbose=given["verbose"], cached=True, progress=progress
+    ) as pair:
+        passes = len(pair.models) * len(widths) * (REPEATS + 1)
+        text = encode_prompt(pair.verifier.tokenizer, prompt.text, raw=given["raw"])
+        with progress.task("timing passes", passes) as report:
+            profile = profile_pair(pair, text, CONTEXT, widths, REPEATS, report=report)
+    if output is not None:
+        output.write(json.dumps(profile_record(profile), indent=1) + "\n")
+    _print(profile, given["as_json"])
+    return 0
+
+
+def _print(profile: Profile, as_json: bool) -> None:
+    if as_json:
+        record = {**profile_record(profile), "words": explain(profile)}
+        click.echo(json.dumps(record, ensure_ascii=False))
+        return
+    console = Console(highlight=False, markup=False)
+    for role, curve in profile.curves().items():
+        console.print(_plot(role, curve))
+        console.print()
+    for line in explain(profile):
+        console.print(line)
+
+
+def _plot(role: str, curve: Curve) -> Table:
+    """A bar a width; the whisker is the upper quartile."""
+    table = Table(box=None, title=f"{role}: {curve.model}, after {curve.n_past} tokens",
+                  title_justify="left")  # fmt: skip
+    for name in ("width", "ms", "in units of one"):
+        table.add_column(name, justify="right")
+    table.add_column("")
+    most = max(curve.high)
+    for width, seconds, high in zip(curve.widths, curve.seconds, curve.high, strict=True):
+        bar = "█" * max(1, round(BAR * seconds / most))
+        whisker = "─" * (round(BAR * high / most) - len(bar))
+        ratio = f"{seconds / curve(1):.2f}"
+        table.add_row(str(width), milliseconds(seconds), ratio, Text(bar + whisker))
+    return table

@@ -1,0 +1,74 @@
+"""Benchmark results on a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+from specx.bench.render import kind_rows, label_of, speed_rows, time_rows
+
+__all__ = ["print_comparison", "print_results"]
+
+WIDE = 160
+"""Columns where the output is no terminal: nothing is to be cut there."""
+
+
+def print_results(record: Mapping[str, Any]) -> None:
+    """The tables; warnings go to standard error."""
+    arms = [arm for arm in record["arms"] if arm["n_runs"]]
+    for rows in filter(None, (speed_rows(arms), time_rows(arms), kind_rows(arms))):
+        _print(rows)
+    if not record["complete"]:
+        done = sorted({arm["n_runs"] for arm in record["arms"]}) or [0]
+        counts = " to ".join(map(str, dict.fromkeys([done[0], done[-1]])))
+        click.echo(f"incomplete: {counts} of {record['planned']} runs of each arm\n")
+    for warning in record["warnings"]:
+        click.echo(f"warning: {warning['text']}\n  remedy: {warning['remedy']}", err=True)
+
+
+def print_comparison(records: Mapping[str, Mapping[str, Any]]) -> None:
+    """Tokens a second of the arms that all files have; their minutes were not the same."""
+    tables = [{_key(arm): arm for arm in record["arms"]} for record in records.values()]
+    first, *others = tables
+    shared = [key for key in first if all(key in other for other in others)]
+    if not shared:
+        click.echo("no arm is in all of these files")
+        return
+    arms = [first[key] for key in shared]
+    rows = [["arm", *(f"{file} tok/s" for file in records), "last / first"]]
+    for key, arm in zip(shared, arms, strict=True):
+        rates = [table[key]["tok_s"] or 0.0 for table in tables]
+        ratio = f"{rates[-1] / rates[0]:.2f}x" if rates[0] else ""
+        rows.append([label_of(arm, arms), *(f"{rate:.2f}" for rate in rates), ratio])
+    _print(rows)
+    click.echo(
+        "The files were not measured in turns: a ratio between them holds the machine's day."
+    )
+
+
+def _key(arm: Mapping[str, Any]) -> tuple[tuple[str, Any], ...]:
+    return tuple(sorted(arm["settings"].items()))
+
+
+def _print(rows: list[list[str]]) -> None:
+    console = Console(highlight=False, markup=False)  # a file's name may hold brackets
+    if not console.is_terminal:
+        console.width = WIDE
+    wide = sum(max(map(len, column)) + 2 for column in zip(*rows, strict=True)) - 2
+    console.print(_table(rows, gap=2 if wide <= console.width else 1))
+    console.print()
+
+
+def _table(rows: list[list[str]], gap: int) -> Table:
+    (label, *names), *body = rows
+    table = Table(box=None, pad_edge=False, padding=(0, gap, 0, 0), header_style="bold")
+    table.add_column(label, justify="left", overflow="fold")
+    for name in names:
+        table.add_column(name, justify="right", overflow="fold")
+    for row in body:
+        table.add_row(*row)
+    return table
