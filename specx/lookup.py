@@ -34,39 +34,52 @@ class Match:
 
 
 class LookupIndex:
-    """Where each run of tokens last went on; a token costs the same however long the text is.
-
-    A text may only grow: whoever changes what was indexed must `clear` it.
-    """
+    """Where each run of tokens last went on; a token costs the same however long the text is."""
 
     def __init__(self) -> None:
         self.n_tokens = 0
-        """Tokens of the text whose runs are indexed, each with the token that followed it."""
-        self._places: list[dict[int, int]] = [{} for _ in SIZES]
+        """Tokens of the text that were read."""
+        self._places: list[tuple[int, dict[int, int]]] = [(size, {}) for size in SIZES]
+        self._found: Match | None = None
+        self._last = -1
 
     def clear(self) -> None:
         """Forget the text."""
-        self.n_tokens = 0
-        for places in self._places:
+        self.n_tokens, self._last = 0, -1
+        for _, places in self._places:
             places.clear()
 
-    def extend(self, tokens: Sequence[int]) -> None:
-        """Index every run of `tokens` that was followed by a token."""
-        for end in range(max(self.n_tokens, 1), len(tokens)):
-            for size, places in zip(SIZES, self._places, strict=True):
-                if size <= end:
-                    places[_key(tokens, end, size)] = end
-        self.n_tokens = max(self.n_tokens, len(tokens) - 1)
-
     def find(self, tokens: Sequence[int]) -> Match | None:
-        """The most recent place where the longest indexed run before the end stood before."""
+        """Read what is new in `tokens`, and find the longest indexed run that ends them.
+
+        Of several places where it stood before, the most recent. A text only grows; one that did
+        not is read again.
+        """
         end = len(tokens)
-        for size, places in zip(SIZES, self._places, strict=True):
-            at = places.get(_key(tokens, end, size)) if size <= end else None
+        if end == self.n_tokens and tokens[-1] == self._last:
+            return self._found
+        if end <= self.n_tokens:
+            self.clear()
+        for before in range(self.n_tokens + 1, end):
+            for size, places in self._places:
+                if size <= before:
+                    places[_key(tokens, before, size)] = before
+        self._found, self.n_tokens, self._last = self._search(tokens), end, tokens[-1]
+        return self._found
+
+    def _search(self, tokens: Sequence[int]) -> Match | None:
+        """The match, looked up in the same step that leaves this place for later ones."""
+        end, found = len(tokens), None
+        for size, places in self._places:
+            if size > end:
+                continue
+            key = _key(tokens, end, size)
+            at = places.get(key) if found is None else None
             # A key is a hash: two runs may share one, so the length is always measured.
             if at is not None and (length := _common(tokens, at)) >= size:
-                return Match(at, length)
-        return None
+                found = Match(at, length)
+            places[key] = end
+        return found
 
 
 def _key(tokens: Sequence[int], end: int, size: int) -> int:
@@ -109,7 +122,6 @@ class LookupDrafter:
 
     def outlook(self, tokens: Sequence[int]) -> Outlook:
         """How long the match is, and which token it names."""
-        self._index.extend(tokens)
         match = self._index.find(tokens)
         if match is None or tokens[match.at] in self._masked:
             return Outlook(limit=0)
@@ -128,7 +140,6 @@ class LookupDrafter:
         `go_on` is not asked: nothing becomes known on the way that was not known before. There is
         nothing to look back at: a lookup never lags.
         """
-        self._index.extend(tokens)
         match = self._index.find(tokens)
         if match is None:
             return Draft()

@@ -136,7 +136,7 @@ def test_a_profile_wrong_by_30_percent_is_put_right(factor: float, ease: str) ->
         World(true, lambda n: EASE[ease], SPREAD, seed=seed)
         .run(auto(wrong, live=True), N)
         .seconds(200)
-        for seed in range(SEEDS)
+        for seed in range(2 * SEEDS)
     ]
     assert np.mean(taken) / best_fixed(true, acceptance(EASE[ease])) - 1 < 0.03
 

@@ -119,7 +119,7 @@ def test_entropy_leaves_one_token_and_p_min_may_leave_none() -> None:
 @pytest.mark.parametrize("name", ["entropy", "p_min"])
 def test_a_threshold_outside_0_to_1_is_refused(name: str) -> None:
     with pytest.raises(UsageError, match="is 1.5; it must lie in"):
-        EarlyStop(Fixed(1), **{name: 1.5})  # type: ignore[arg-type]
+        EarlyStop(Fixed(1), **{name: 1.5})
 
 
 def test_the_margin_is_between_the_two_largest_and_leaves_the_row_alone() -> None:
@@ -141,11 +141,14 @@ def costs_of(*, live: bool = True) -> Costs:
 def test_costs_follow_a_machine_that_slowed_down() -> None:
     costs = costs_of()
     before = costs.rounds(free=False)
-    for _ in range(60):
-        costs.learn_verify(4, 1.7 * (before[3] - 3 * 0.2))
-        costs.learn_draft(1, 3, 1.7 * 0.6)
+    costs.learn_verify(1, before[0])
+    for slow in [1.0] * 60 + [1.7] * 60:
+        costs.learn_verify(4, slow * (before[3] - 3 * 0.2))
+        costs.learn_draft(1, 3, slow * 0.6)
     after = costs.rounds(free=False)
-    assert after[:5] == pytest.approx([1.7 * seconds for seconds in before[:5]], rel=0.03)
+    assert after[3] == pytest.approx(1.7 * before[3], rel=0.01)
+    # Of widths that were not seen since, nearly all of it is believed.
+    assert after[:5] == pytest.approx([1.7 * seconds for seconds in before[:5]], rel=0.15)
 
 
 def test_one_stall_moves_costs_little() -> None:

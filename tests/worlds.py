@@ -22,7 +22,7 @@ def curve(costs: Sequence[float], widths: Sequence[int] | None = None) -> Curve:
     """T(1), T(2), ... or at `widths`."""
     seconds = tuple(float(cost) for cost in costs)
     return Curve(
-        model="", backend="", sha256=None, quantisation=None, threads=None, n_past=0, repeats=1,
+        model="", bytes=None, quantisation=None, threads=None, n_past=0, repeats=1,
         widths=tuple(widths or range(1, len(costs) + 1)), seconds=seconds, low=seconds,
         high=seconds,
     )  # fmt: skip

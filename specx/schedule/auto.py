@@ -46,8 +46,8 @@ RICH = 6.0
 FADE = 0.985
 """What a token of text that was decoded plainly leaves of old labels' weight."""
 AUDIT_EVERY, AUDIT_ROUNDS = 1000, 4
-TABLE_ROUNDS = 2
-"""Plain rounds at the start where times are measured and no profile says what they will be."""
+FIRST_PLAIN = {"profile": 1, "table": 2}
+"""Plain rounds at the start where times are measured: all is compared with a single pass."""
 
 
 @dataclass
@@ -110,7 +110,7 @@ class Auto:
         self._sides: dict[str, _Side] = {}
         self._guesses: list[tuple[_Side, int, int]] = []
         self._plain_probs: deque[float] = deque(maxlen=HINDSIGHT)
-        self._audit = TABLE_ROUNDS if costs.live and costs.source == "table" else 0
+        self._audit = FIRST_PLAIN[costs.source] if costs.live else 0
         self._since_audit = 0
         self._now: _Round | None = None
 
@@ -156,8 +156,8 @@ class Auto:
         if limit == 0 or not self.bank.affords(extra / self.costs.plain):
             return Choice(0, 0.0)
         limit = min(limit, len(self.costs.rounds(free=True)) - 1 if side.free else MOST_STEPS)
-        rates = self._rates(side, outlook, limit)
         costs, full = self.costs.rounds(free=side.free), self._full(side)
+        rates = self._rates(side, outlook, limit)
         return best_choice(rates, costs, full=full, extra=extra / SPREAD)
 
     def _rates(self, side: _Side, outlook: Outlook, n: int) -> list[float]:

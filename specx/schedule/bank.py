@@ -7,7 +7,7 @@ from dataclasses import dataclass
 __all__ = ["Bank", "Parking"]
 
 SHARE = 0.0095
-START, CAP = 2.0, 16.0
+START, CAP = 3.0, 16.0
 
 
 @dataclass

@@ -23,6 +23,7 @@ FIRST = 3
 PACE, SLOW = 0.1, 0.02
 """How much of what is off changes the pace, and at least the error of its width."""
 MOST = 12.0
+FADE = 0.01
 
 
 class Costs:
@@ -40,8 +41,10 @@ class Costs:
 
     def __init__(self, profile: Profile, source: Source, *, live: bool) -> None:
         self.source, self.live = source, live
-        self._verify = _Corrected(profile.verifier, TRUST[source])
-        self._step = None if profile.drafter is None else _Scaled(profile.drafter)
+        # What a profile says is doubted from the first sample on: that may be a stall.
+        first = 0 if source == "profile" else FIRST
+        self._verify = _Corrected(profile.verifier, TRUST[source], first)
+        self._step = None if profile.drafter is None else _Scaled(profile.drafter, first)
         self._core = profile.core
         self._rounds: dict[bool, list[float]] = {}
 
@@ -75,6 +78,8 @@ class Costs:
         """Take in a measured pass."""
         if self.live and seconds > 0:
             self._verify.learn(width, seconds)
+            if width == 1 and self._step is not None:
+                self._step.fade()
             self._rounds.clear()
 
     def learn_draft(self, n_first: int, n_steps: int, seconds: float) -> None:
@@ -99,8 +104,8 @@ class _Corrected:
     for its neighbours too, until they are seen.
     """
 
-    def __init__(self, curve: Curve, trust: float) -> None:
-        self._trust = trust
+    def __init__(self, curve: Curve, trust: float, first: int) -> None:
+        self._trust, self._first = trust, first
         widths = range(1, MOST_PROPOSALS + 2)
         self._log = np.log([curve(width) for width in widths])
         self._error = {1: 0.0}
@@ -119,12 +124,12 @@ class _Corrected:
             return
         off = math.log(seconds) - math.log(self.seconds[width - 1])
         n = self._n.get(width, 0)
-        if n >= FIRST:
+        if n >= self._first:
             off = self._believed(off)
-        if not self._n:
-            self._pace += off
-        else:
-            self._pace += PACE * off if width > 1 else max(PACE, 1 / (n + 1)) * off
+        if width == 1 or not self._n:
+            self._pace += max(PACE, 1 / (n + 1)) * off
+        elif n >= FIRST:  # before, it is the curve that was wrong
+            self._pace += PACE * off
         if width > 1 and self._n:
             error = self._error.get(width, self._between(width))
             self._error[width] = error + max(1 / (n + 1 + self._trust), SLOW) * off
@@ -145,6 +150,8 @@ class _Scaled:
     """A curve times one factor."""
 
     prior: Curve
+    first: int
+    """Samples before outliers can be told."""
     believed: _Believed = field(default_factory=lambda: _Believed())
     scale: float = 1.0
     n: int = 0
@@ -154,11 +161,15 @@ class _Scaled:
 
     def learn(self, ratio: float) -> None:
         sample = math.log(ratio)
-        if self.n >= FIRST:
+        if self.n >= self.first:
             sample = math.log(self.scale) + self.believed(sample - math.log(self.scale))
         self.n += 1
         step = max(1 / self.n, 1 / MOST)
         self.scale *= math.exp(step * (sample - math.log(self.scale)))
+
+    def fade(self) -> None:
+        """While nobody drafts, a scale that a stall left is forgotten: it may keep them from it."""
+        self.scale **= 1 - FADE
 
 
 @dataclass

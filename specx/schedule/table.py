@@ -53,8 +53,7 @@ def _curve(table: Mapping[str, Any], model: LogitsBackend, unit: float) -> Curve
     seconds = tuple(unit * float(cost) for cost in row["cost"])
     return Curve(
         model=model.name,
-        backend="table",
-        sha256=None,
+        bytes=None,
         quantisation=name,
         threads=None,
         n_past=0,
