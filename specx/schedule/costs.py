@@ -78,9 +78,15 @@ class Costs:
         """Take in a measured pass."""
         if self.live and seconds > 0:
             self._verify.learn(width, seconds)
-            if width == 1 and self._step is not None:
-                self._step.fade()
+            if width == 1:
+                self._fade()
             self._rounds.clear()
+
+    def _fade(self) -> None:
+        """While nobody drafts, what a stall left is forgotten: it may keep them from it."""
+        self._verify.fade()
+        if self._step is not None:
+            self._step.fade()
 
     def learn_draft(self, n_first: int, n_steps: int, seconds: float) -> None:
         """Take in a measured draft: a forward of `n_first` tokens, then single ones."""
@@ -125,7 +131,7 @@ class _Corrected:
         off = math.log(seconds) - math.log(self.seconds[width - 1])
         n = self._n.get(width, 0)
         if n >= self._first:
-            off = self._believed(off)
+            off = self._believed(off, 1.0 if width == 1 or n >= FIRST else 2.0)
         if width == 1 or not self._n:
             self._pace += max(PACE, 1 / (n + 1)) * off
         elif n >= FIRST:  # before, it is the curve that was wrong
@@ -136,6 +142,10 @@ class _Corrected:
         self._n[width] = n + 1
         errors = np.interp(np.arange(1, len(self._log) + 1), *self._known())
         self.seconds = np.exp(self._log + errors + self._pace).tolist()
+
+    def fade(self) -> None:
+        """Return a little to the prior; with the next sample it tells."""
+        self._error = {width: (1 - FADE) * error for width, error in self._error.items()}
 
     def _known(self) -> tuple[list[int], list[float]]:
         widths = sorted(self._error)
@@ -168,7 +178,7 @@ class _Scaled:
         self.scale *= math.exp(step * (sample - math.log(self.scale)))
 
     def fade(self) -> None:
-        """While nobody drafts, a scale that a stall left is forgotten: it may keep them from it."""
+        """Return a little to the prior."""
         self.scale **= 1 - FADE
 
 
@@ -178,7 +188,7 @@ class _Believed:
 
     strange: int = 0
 
-    def __call__(self, off: float) -> float:
+    def __call__(self, off: float, clamps: float = 1.0) -> float:
         self.strange = self.strange + 1 if abs(off) > CLAMP else 0
-        most = CLAMP * max(self.strange, 1)
+        most = CLAMP * max(self.strange, clamps)
         return min(max(off, -most), most)
