@@ -18,8 +18,8 @@ from specx.drafting import ModelDrafter
 from specx.sampling import LogitsReader
 from specx.schedule import Auto, Costs, Outcome
 from specx.schedule.acceptance import Acceptance
-from specx.schedule.bank import Parking
 from specx.schedule.costs import Source
+from specx.schedule.margin import Margin
 from specx_backends.toy import CLOCK, Toy, ToyTable
 
 WIDTHS = (1, 2, 3, 4, 5, 6, 8, 9, 12, 16, 24, 32)
@@ -36,6 +36,7 @@ PAIRS: dict[str, tuple[Curve, float]] = {
     "steep": (curve(stairs(step=0, ramp=0.5)), 0.1),
 }
 EASE = {"hopeless": -3.0, "poor": -0.5, "mid": 0.8, "good": 2.0, "great": 3.5}
+LONGEST_PARKED = 512
 SPREAD, N, SEEDS = 1.5, 900, 6
 
 
@@ -104,7 +105,7 @@ def test_it_recovers_within_a_parked_interval_and_32_tokens(name: str) -> None:
         done = world.run(auto(profile(name)), 2400)
         lengths = [n for n, _ in done.times[:-1]]
         late = [n for n, g in zip(lengths, done.gammas, strict=True) if n > turn and g > 1]
-        assert late[0] - turn <= Parking.LAST + 32
+        assert late[0] - turn <= LONGEST_PARKED + 32
         after = [g for n, g in zip(lengths, done.gammas, strict=True) if n > late[0] + 100]
         assert np.mean(np.array(after) > 0) > 0.8  # and it stays
 
@@ -248,6 +249,24 @@ def test_labels_beyond_a_rejection_count_as_much_as_their_place_is_reached() -> 
         survival = np.cumprod(np.array(rates) + rng.uniform(-0.1, 0.1, 3)).tolist()
         known.learn(range(3), survival)
     assert known.rates() == pytest.approx(rates, abs=0.03)
+
+
+def test_the_prior_does_not_outlive_many_labels() -> None:
+    known = Acceptance((0.7,) * 4)
+    for _ in range(200):
+        known.learn(range(4), [0.97, 0.97**2, 0.97**3, 0.97**4])
+    assert known.rates() == pytest.approx([0.97] * 4, abs=0.005)
+
+
+def test_a_margin_is_trusted_only_where_it_predicts_better() -> None:
+    rng = np.random.default_rng(0)
+    for tells in (True, False):
+        margin = Margin()
+        for _ in range(300):
+            stayed = float(rng.random() < 0.7)
+            margin.learn(0.7, 2 + 3 * stayed * tells + rng.exponential(), stayed, 1.0)
+        assert margin.trusted is tells
+        assert (margin.predict(0.7, 0.5) == 0.7) is not tells
 
 
 # Catching up, on the toy itself

@@ -251,6 +251,13 @@ def test_a_replay_writes_the_text_again(tmp_path: Path) -> None:
     assert {step.drafter for step in steps} == {"model", "lookup"}
 
 
+def test_a_replay_restarts_the_drafter_where_its_run_did() -> None:
+    drafter = Stub()
+    replay = Replay([Step(length=9, drafter="model", gamma=1, restarted=4)])
+    plan = replay.plan([0] * 9, [drafter], 4)  # type: ignore[list-item]
+    assert (drafter.restarts, plan.limit, plan.restarted) == ([4], 1, 4)
+
+
 def test_a_replay_elsewhere_is_refused() -> None:
     replay = Replay([Step(length=5, drafter="model", gamma=2)])
     with pytest.raises(UsageError, match="a round at 5 tokens where this run has 3"):
