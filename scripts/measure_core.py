@@ -18,7 +18,7 @@ import os
 import platform
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TypeAlias
@@ -27,11 +27,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specx.acceptance import RULES, Block, Rule, decide
+from specx.cost import Curve, Profile
+from specx.drafting import Outlook
+from specx.lookup import LookupDrafter
 from specx.sampling import Distribution, SamplingParams, distribution
+from specx.schedule import Auto, Costs, Outcome
 
 VOCAB, GAMMA = 151_936, 4
 ROWS, BLOCKS = 16, 8
 PEAKS, NAIVE_EVERY = 64, 8
+LOOKUP_TEXT, LOOKUP_STEP = 100_000, 50
+UNUSED = np.random.default_rng(0)
 SAMPLINGS = {
     "temperature 0.7": SamplingParams(top_p=1),
     "top-p 0.9": SamplingParams(temperature=1),
@@ -74,7 +80,11 @@ def main() -> int:
     options = parser.parse_args()
     rng = np.random.default_rng(0)
     logits = peaked(rng)
-    timings = [*transforms(logits, options.r), *rounds(logits, rng, options.r)]
+    timings = [
+        *transforms(logits, options.r),
+        *rounds(logits, rng, options.r),
+        *choosing(logits, options.r),
+    ]
     show(timings, logits)
     if options.json:
         options.json.write_text(json.dumps(report(timings, options.r), indent=2) + "\n")
@@ -224,6 +234,70 @@ def drawn_from(weights: NDArray[np.float64], uniform: float) -> int:
 
 
 NAIVE_RULES = {"token": naive_token, "block": naive_block, "match": naive_match}
+
+
+def choosing(logits: NDArray[np.float32], repeats: int) -> list[Timing]:
+    """What `--gamma auto` takes a round and a drafted token, and a lookup a token of its text."""
+    auto, drafter = Auto(table_costs()), Lagging()
+    text = range(1000)
+
+    def a_round(i: int) -> object:
+        auto.plan(text, [drafter], 10**6)  # type: ignore[list-item]
+        survival = [1.0, 0.9, 0.2, 0.2][: 2 + i % 3]
+        auto.learn(Outcome(survival=survival, decided=2, token=0, prob=lambda token: 0.5))
+        return survival
+
+    def a_token(i: int) -> object:
+        auto.go_on(0, None)
+        return auto.go_on(0, logits[i % ROWS])
+
+    index = LookupDrafter()
+    tokens = np.random.default_rng(1).integers(0, 300, LOOKUP_TEXT + LOOKUP_STEP * (repeats + 2))
+    growing: list[int] = tokens[:LOOKUP_TEXT].tolist()
+    rest = iter(tokens[LOOKUP_TEXT:].tolist())
+    index.outlook(growing)
+
+    def lookups(i: int) -> object:
+        for _ in range(LOOKUP_STEP):
+            growing.append(next(rest))
+            index.propose(growing, 4, UNUSED)
+        return index
+
+    rounds_ = timed("auto, a round", a_round, repeats, below=0.05)
+    auto.plan(text, [drafter], 10**6)  # type: ignore[list-item]
+    a_draw = timed("auto, a drafted token", a_token, repeats, below=0.035)
+    found = timed(f"lookup, {LOOKUP_STEP} tokens at 100,000", lookups, repeats)
+    below = 0.005 * LOOKUP_STEP
+    return [rounds_, a_draw, replace(found, below=below)]
+
+
+def table_costs() -> Costs:
+    """An F16 verifier's, by whose stairs drafting pays."""
+    widths, seconds = (1, 2, 4, 8, 16, 32), (1, 1.06, 1.36, 1.9, 3.7, 6.6)
+    verifier = Curve(
+        model="",
+        bytes=None,
+        quantisation=None,
+        threads=None,
+        n_past=0,
+        repeats=0,
+        widths=widths,
+        seconds=seconds,
+        low=seconds,
+        high=seconds,
+    )
+    drafter = replace(verifier, seconds=tuple(0.2 * s for s in seconds))
+    return Costs(Profile(verifier=verifier, drafter=drafter), "profile", live=True)
+
+
+class Lagging:
+    """A drafter of which only the outlook is asked."""
+
+    name = kind = "model"
+
+    def outlook(self, tokens: Sequence[int]) -> Outlook:
+        """Up to date."""
+        return Outlook(limit=10**6)
 
 
 def timed(

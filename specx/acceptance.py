@@ -105,8 +105,13 @@ class Rule(Protocol):
     def after(self, block: Block, n: int) -> Distribution:
         """What the token after `n` < g accepted ones is drawn from."""
 
+    def survival(self, block: Block) -> Numbers:
+        """Numbers whose means over drafts are the chances that i tokens or more are accepted,
+        shape (g,): no noise but the draft's, and to be had beyond a rejection too.
+        """
+
     def expected(self, block: Block) -> Any:
-        """A number whose mean over drafts is the mean of n_accepted: no noise but the draft's."""
+        """Their sum; its mean over drafts is the mean of n_accepted."""
 
 
 class TokenRule:
@@ -129,8 +134,12 @@ class TokenRule:
     def after(self, block: Block, n: int) -> Distribution:
         return residual(block.target[n], block.draft[n])
 
+    def survival(self, block: Block) -> Numbers:
+        survival: Numbers = np.cumprod(self.acceptance(block))
+        return survival
+
     def expected(self, block: Block) -> Any:
-        return np.cumprod(self.acceptance(block)).sum()
+        return self.survival(block).sum()
 
 
 class BlockRule:
@@ -158,8 +167,11 @@ class BlockRule:
     def after(self, block: Block, n: int) -> Distribution:
         return residual(block.target[n], block.draft[n], self.carried(block)[n])
 
+    def survival(self, block: Block) -> Numbers:
+        return np.array(self.carried(block)[1:], dtype=block.target_probs.dtype)
+
     def expected(self, block: Block) -> Any:
-        return sum(self.carried(block)[1:])
+        return self.survival(block).sum()
 
     def carried(self, block: Block) -> list[Any]:
         """p_0 = 1, p_i = min(1, p_(i-1) P(x_i) / Q(x_i)): g + 1 numbers."""
@@ -189,8 +201,12 @@ class MatchRule:
         token = np.array([block.tokens[n]])
         return residual(block.target[n], Distribution(block.target[n].at(token), token))
 
+    def survival(self, block: Block) -> Numbers:
+        survival: Numbers = np.cumprod(self.acceptance(block))
+        return survival
+
     def expected(self, block: Block) -> Any:
-        return np.cumprod(self.acceptance(block)).sum()
+        return self.survival(block).sum()
 
 
 RULES: dict[str, Rule] = {rule.name: rule for rule in (TokenRule(), BlockRule(), MatchRule())}

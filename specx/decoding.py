@@ -19,6 +19,7 @@ from specx.backend import Clock, LogitsBackend, Tokenizer
 from specx.drafting import Draft, Drafter
 from specx.errors import ContextError
 from specx.sampling import Distribution, LogitsReader
+from specx.schedule import Outcome, Schedule
 from specx.streams import Streams
 from specx.text import TextStream
 
@@ -58,6 +59,10 @@ class Round:
     """What tested the drafted tokens, shape (g,)."""
     emitting: float
     """The uniform that drew the verdict's token."""
+    drafter: str = ""
+    """Who proposed or was to: ``model`` or ``lookup``; empty in plain decoding."""
+    reason: str = ""
+    """Why the schedule chose as it did."""
 
 
 class Stop:
@@ -151,17 +156,17 @@ def prefill(
 
 def speculate(
     verifier: LogitsBackend,
-    drafter: Drafter,
+    drafters: Sequence[Drafter],
     tokens: list[int],
     *,
     reader: LogitsReader,
     rule: Rule,
-    gamma: int,
+    schedule: Schedule,
     streams: Streams,
     stop: Stop,
     clock: Clock | None = None,
 ) -> Iterator[Round]:
-    """Speculative decoding: the emitted tokens follow the verifier's law, whatever the drafter.
+    """Speculative decoding: the emitted tokens follow the verifier's law, whoever drafts.
 
     Leviathan et al. 2023 (arXiv 2211.17192), Chen et al. 2023 (arXiv 2302.01318).
 
@@ -171,16 +176,19 @@ def speculate(
         The text so far, at least one token; grows in place.
     reader
         How the verifier's logits become distributions.
-    gamma
-        Most tokens to propose in a round; fewer where length or a context allows no more.
+    schedule
+        Says who proposes in a round, and how many tokens at most; fewer where length or a context
+        allows no more.
     stop
         Ends the generation; its `reason` says why.
     """
+    sides: list[LogitsBackend | Drafter] = [verifier, *drafters]
     while _has_room(verifier, tokens, stop):
         times, watch, length = Times(), _Stopwatch(clock or verifier.clock), len(tokens)
-        room = min(verifier.n_ctx - length, drafter.n_ctx - length + 1)
-        limit = max(0, min(gamma, room, stop.remaining - 1))
-        draft = drafter.propose(tokens, limit, streams.drafting(length))
+        plan = schedule.plan(tokens, drafters, min(verifier.n_ctx - length, stop.remaining - 1))
+        times.core = watch.lap()
+        random = streams.drafting(length)
+        draft = plan.drafter.propose(tokens, plan.limit, random, schedule.go_on, plan.hindsight)
         times.draft = watch.lap() - draft.core_seconds
         verifier.checkpoint()
         fed = [*tokens[verifier.n_past :], *draft.ids]
@@ -192,15 +200,28 @@ def speculate(
         emitting = streams.emitting(length).random()
         verdict = decide(rule, block, uniforms, emitting)
         expected = {name: float(any_rule.expected(block)) for name, any_rule in RULES.items()}
-        times.core = watch.lap() + draft.core_seconds
+        times.core += watch.lap() + draft.core_seconds
         emitted, pieces = stop.cut([*draft.ids[: verdict.n_accepted], verdict.token])
         tokens += emitted
         watch.lap()
-        for side in (verifier, drafter):
+        for side in sides:
             side.truncate(min(side.n_past, len(tokens) - 1))
         times.rollback = watch.lap()
+        schedule.learn(_outcome(rule, block, verdict, draft, times))
+        times.core += watch.lap()
         yield Round(
-            length, draft, target, verdict, expected, emitted, pieces, times, uniforms, emitting
+            length,
+            draft,
+            target,
+            verdict,
+            expected,
+            emitted,
+            pieces,
+            times,
+            uniforms,
+            emitting,
+            plan.drafter.kind,
+            plan.reason,
         )
 
 
@@ -228,6 +249,21 @@ def autoregress(
         yield Round(
             length, Draft(), target, verdict, {}, emitted, pieces, times, untested, emitting
         )
+
+
+def _outcome(rule: Rule, block: Block, verdict: Verdict, draft: Draft, times: Times) -> Outcome:
+    """What a schedule may learn of a round."""
+    n = verdict.n_accepted
+    return Outcome(
+        survival=rule.survival(block).tolist(),
+        decided=n + 1,
+        token=draft.ids[0] if n else verdict.token,
+        prob=block.target[0].prob,
+        hindsight=draft.hindsight,
+        draft_seconds=times.draft,
+        verify_seconds=times.verify,
+        core_seconds=times.core,
+    )
 
 
 def _has_room(verifier: LogitsBackend, tokens: Sequence[int], stop: Stop) -> bool:

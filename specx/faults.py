@@ -57,6 +57,7 @@ class _OtherResidual:
         self.name, self._rule = rule.name, rule
         self.acceptance = rule.acceptance
         self.n_accepted = rule.n_accepted
+        self.survival = rule.survival
         self.expected = rule.expected
 
     def after(self, block: Block, n: int) -> Distribution:
@@ -133,8 +134,9 @@ class _OtherQ(ModelDrafter):
         limit: int,
         random: np.random.Generator,
         go_on: GoOn | None = None,
+        hindsight: int = 0,
     ) -> Draft:
-        draft = super().propose(tokens, limit, random, go_on)
+        draft = super().propose(tokens, limit, random, go_on, hindsight)
         draft.distributions = [_sharpened(chances) for chances in draft.distributions]
         return draft
 
@@ -175,8 +177,9 @@ class _CroppingDrafter(ModelDrafter):
         limit: int,
         random: np.random.Generator,
         go_on: GoOn | None = None,
+        hindsight: int = 0,
     ) -> Draft:
-        draft = super().propose(tokens, limit, random, go_on)
+        draft = super().propose(tokens, limit, random, go_on, hindsight)
         pairs = enumerate(zip(draft.ids, draft.distributions, strict=True))
         size = next((i for i, pair in pairs if self.unwanted(*pair)), len(draft.ids))
         return Draft(draft.ids[:size], draft.distributions[:size], draft.core_seconds)

@@ -5,17 +5,23 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
+from typing import Literal
 
 from specx.accept import find_rule
 from specx.backend import LogitsBackend
+from specx.cost import Profile
 from specx.decoding import Round, Stop, autoregress, prefill, speculate
-from specx.drafting import ModelDrafter
+from specx.drafting import Drafter, ModelDrafter
 from specx.errors import BackendError, UsageError
+from specx.lookup import LookupDrafter
 from specx.sampling import LogitsReader, SamplingParams
+from specx.schedule import Auto, Costs, EarlyStop, Fixed, Schedule, table_profile
 from specx.streams import Streams
 from specx.vocabulary import drafter_mask, readable, verifier_mask
 
-__all__ = ["Pair", "Settings"]
+__all__ = ["DRAFTERS", "Pair", "Settings"]
+
+DRAFTERS = ("model", "lookup")
 
 PREFILL_SLICE = 256
 
@@ -25,14 +31,24 @@ class Settings:
     """What decides a generation, besides the models and the prompt."""
 
     sampling: SamplingParams = field(default_factory=SamplingParams)
-    gamma: int = 4
+    gamma: int | Literal["auto"] = 4
+    """Tokens to propose in a round, or ``auto`` to choose each round what pays most."""
     rule: str = "block"
     seed: int = 0
+    draft: tuple[str, ...] | None = None
+    """Who proposes, of `DRAFTERS`; None for the model where there is one. A fixed gamma takes one
+    drafter, auto chooses between several."""
+    draft_sampling: SamplingParams | None = None
+    """What the drafter's draws are made with; None for the same as the verifier's."""
+    entropy_stop: float | None = None
+    draft_p_min: float | None = None
+    """See `specx.schedule.EarlyStop`."""
 
     def __post_init__(self) -> None:
-        if self.gamma < 0:
+        if self.gamma != "auto" and self.gamma < 0:
             raise UsageError(f"gamma is {self.gamma}; it must be 0 (no drafting) or more")
         find_rule(self.rule)
+        _check_drafters(self)
 
 
 class Pair:
@@ -83,30 +99,82 @@ class Pair:
             prefill(model, readable(tokens, model.n_vocab), size, report)
 
     def rounds(
-        self, tokens: list[int], settings: Settings, stop: Stop, *, keep_logits: bool = False
+        self,
+        tokens: list[int],
+        settings: Settings,
+        stop: Stop,
+        schedule: Schedule | None = None,
+        *,
+        keep_logits: bool = False,
     ) -> Iterator[Round]:
         """Generate after `tokens`, which grows in place: one `Round` a verifier pass.
 
-        `keep_logits` leaves each distribution of a round the logits it was made of, as a trace
-        wants them; a round then holds up to 2 g + 1 rows of the vocabulary's size.
+        Parameters
+        ----------
+        schedule
+            By default the one that `settings` ask for; see there.
+        keep_logits
+            Leaves each distribution of a round the logits it was made of, as a trace wants them; a
+            round then holds up to 2 g + 1 rows of the vocabulary's size.
         """
         reader = self.reader(settings.sampling, keep_logits=keep_logits)
         streams = Streams(settings.seed)
-        if self.drafter is None:
+        drafters = self.drafters(settings, keep_logits=keep_logits)
+        if not drafters:
             return autoregress(self.verifier, tokens, reader=reader, streams=streams, stop=stop)
-        draft_reader = LogitsReader(
-            self.drafter.name, settings.sampling, self._masked_draft, keep_logits
-        )
         return speculate(
             self.verifier,
-            ModelDrafter(self.drafter, draft_reader, self.verifier.tokenizer.eog_ids),
+            drafters,
             tokens,
             reader=reader,
             rule=find_rule(settings.rule),
-            gamma=settings.gamma,
+            schedule=schedule or self.schedule(settings),
             streams=streams,
             stop=stop,
         )
+
+    def drafters(self, settings: Settings, *, keep_logits: bool = False) -> list[Drafter]:
+        """Those that `settings` name, in that order; none without a drafter."""
+        names = settings.draft
+        if names is None:
+            names = () if self.drafter is None else ("model",)
+        return [self._drafter(name, settings, keep_logits) for name in names]
+
+    def _drafter(self, name: str, settings: Settings, keep_logits: bool) -> Drafter:
+        eog_ids = self.verifier.tokenizer.eog_ids
+        if name == "lookup":
+            _require_rollback(self.verifier)
+            return LookupDrafter(self._masked.tolist(), eog_ids)
+        if self.drafter is None:
+            raise UsageError("drafting with a model needs one; add a drafter, or draft by lookup")
+        sampling = settings.draft_sampling or settings.sampling
+        reader = LogitsReader(self.drafter.name, sampling, self._masked_draft, keep_logits)
+        return ModelDrafter(self.drafter, reader, eog_ids)
+
+    def schedule(self, settings: Settings, costs: Costs | None = None) -> Schedule:
+        """What decides how far to draft; `costs` are for ``gamma="auto"``, by default a table's."""
+        gamma = settings.gamma
+        chosen: Schedule = Auto(costs or self.costs()) if gamma == "auto" else Fixed(gamma)
+        if settings.entropy_stop is None and settings.draft_p_min is None:
+            return chosen
+        return EarlyStop(chosen, entropy=settings.entropy_stop, p_min=settings.draft_p_min)
+
+    def costs(self, profile: Profile | None = None, *, live: bool = False) -> Costs:
+        """What rounds of this pair cost.
+
+        Parameters
+        ----------
+        profile
+            Measured; by default a shipped table by quantisation.
+        live
+            Whether to learn from the run's own times. The text then depends on the machine (its law
+            does not); without, a seed repeats.
+        """
+        if profile is None:
+            return Costs(table_profile(self.verifier, self.drafter), "table", live=live)
+        if self.drafter is not None and profile.drafter is None:
+            raise UsageError("the profile holds no drafter's curve; measure it with the drafter")
+        return Costs(profile, "profile", live=live)
 
     def close(self) -> None:
         """Free both models."""
@@ -123,6 +191,22 @@ class Pair:
         trace: TracebackType | None,
     ) -> None:
         self.close()
+
+
+def _check_drafters(settings: Settings) -> None:
+    names = settings.draft
+    if names is None:
+        return
+    unknown = [name for name in names if name not in DRAFTERS]
+    if unknown or not names or len(set(names)) < len(names):
+        raise UsageError(
+            f"draft is '{','.join(names)}'; give {' or '.join(DRAFTERS)}, or both with a comma"
+        )
+    if len(names) > 1 and settings.gamma != "auto":
+        raise UsageError(
+            f"a fixed gamma takes one drafter, and draft is '{','.join(names)}'; leave --gamma out "
+            "to choose between them each round"
+        )
 
 
 def _require_rollback(*models: LogitsBackend) -> None:

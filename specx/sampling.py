@@ -123,9 +123,13 @@ class LogitsReader:
 
         `position` is that of the token which the first row predicts, for the error's text.
         """
+        self.mask(rows)
+        return [self._one(row, position + offset) for offset, row in enumerate(rows)]
+
+    def mask(self, rows: NDArray[np.float32]) -> None:
+        """Make what must never be emitted impossible, in place."""
         if len(self.masked):
             rows[:, self.masked] = -np.inf
-        return [self._one(row, position + offset) for offset, row in enumerate(rows)]
 
     def _one(self, row: NDArray[np.float32], position: int) -> Distribution:
         try:

@@ -2,15 +2,50 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import zip_longest
 
 from specx.decoding import Round, Times
 
-__all__ = ["Tally", "merged"]
+__all__ = ["Choices", "Phase", "Tally", "merged"]
 
 COUNTS = ("rounds", "proposed", "tested", "accepted", "after_full", "n_tokens", "total")
+
+
+@dataclass
+class Phase:
+    """Rounds of one kind."""
+
+    rounds: int = 0
+    n_tokens: int = 0
+    seconds: float = 0.0
+    """Of drafting, verifying, rolling back and the core."""
+
+    def add(self, done: Round) -> None:
+        """Count one round."""
+        self.rounds += 1
+        self.n_tokens += len(done.emitted)
+        self.seconds += sum(vars(done.times).values())
+
+
+@dataclass
+class Choices:
+    """What a schedule chose in one generation."""
+
+    gammas: dict[str, Counter[int]] = field(default_factory=dict)
+    """By drafter: how many rounds proposed how many tokens."""
+    speculating: Phase = field(default_factory=Phase)
+    plain: Phase = field(default_factory=Phase)
+    """Rounds with proposals, and without."""
+
+    def add(self, done: Round) -> None:
+        """Count one round."""
+        n_proposed = len(done.draft.ids)
+        if done.drafter:
+            self.gammas.setdefault(done.drafter, Counter())[n_proposed] += 1
+        (self.speculating if n_proposed else self.plain).add(done)
 
 
 @dataclass

@@ -65,7 +65,7 @@ def as_json(table: str, *args: str) -> dict[str, Any]:
 
 
 def test_text_goes_to_stdout_and_the_footer_to_stderr(table: str) -> None:
-    done = run(table, "-md", table, "-p", "one", "-n", "12", "-s", "5")
+    done = run(table, "-md", table, "-p", "one", "-n", "12", "-s", "5", "--gamma", "4")
     assert done.returncode == 0
     assert done.stdout.startswith(" t")
     assert "\x1b" not in done.stdout + done.stderr
@@ -281,7 +281,7 @@ def test_a_closed_pipe_is_silent(table: str) -> None:
 
 
 def test_colour_marks_origins_and_no_color_keeps_the_marks(table: str) -> None:
-    args = ["-md", table, "-p", "one", "-n", "10", "--color", "on", "-q"]
+    args = ["-md", table, "-p", "one", "-n", "10", "--gamma", "4", "--color", "on", "-q"]
     coloured, plain = run(table, *args), run(table, *args, env={**os.environ, "NO_COLOR": "1"})
     assert "\x1b[36m" in coloured.stdout  # bonus in cyan
     assert "\x1b[36m" not in plain.stdout
@@ -345,3 +345,58 @@ def test_help_says_what_users_of_llama_cpp_must_know() -> None:
     assert "temperature, top-k, top-p, min-p" in text
     assert "llama.cpp's own tools apply the temperature last" in text
     assert "Repetition penalties, grammars and logit bias are not supported" in text
+
+
+def test_auto_is_the_default_and_says_what_it_chose_by(table: str) -> None:
+    args = ["-md", table, "-n", "40", "-p", "one"]
+    done = run(table, *args, "-s", "1")
+    assert "gamma by the shipped table; rounds by gamma: model 0:40" in done.stderr
+    assert "speculating 0 tokens in 0.00 s  plain 40 tokens in 0.40 s" in done.stderr
+    settings = as_json(table, "-md", table, "-n", "4")["settings"]
+    assert (settings["gamma"], settings["draft"]) == ("auto", ["model"])
+    assert settings["gamma_by"] == "live timings, from the shipped table"
+    assert as_json(table, "-n", "4")["settings"]["gamma"] == 0  # nobody to draft
+
+
+def test_lookup_needs_no_second_model(table: str) -> None:
+    result = as_json(table, "--draft", "lookup", "--gamma", "3", "-n", "60", "--temp", "0")
+    assert result["text"] == as_json(table, "-n", "60", "--temp", "0")["text"]
+    assert list(result["models"]) == ["verifier"]
+    assert result["gammas"]["lookup"]["3"] > 10
+    assert result["speculating"]["n_tokens"] + result["plain"]["n_tokens"] == 60
+
+
+def test_a_gamma_trace_is_replayed(table: str, tmp_path: Path) -> None:
+    trace = str(tmp_path / "trace.jsonl")
+    args = ["-md", table, "--draft", "model,lookup", "-n", "50", "-s", "7"]
+    one = as_json(table, *args, "--gamma-trace", trace)
+    two = as_json(table, *args, "--gamma-replay", trace)
+    assert (one["tokens"], one["gammas"]) == (two["tokens"], two["gammas"])
+    assert len(Path(trace).read_text().splitlines()) == one["rounds"]
+
+
+def test_draft_side_sampling_and_early_stop_are_in_the_settings(table: str) -> None:
+    extra = ["--draft-temp", "0", "--entropy-stop", "0.5", "--draft-p-min", "0.3"]
+    settings = as_json(table, "-md", table, "--gamma", "3", "-n", "9", *extra)["settings"]
+    assert settings["draft_sampling"]["temperature"] == 0
+    assert (settings["entropy_stop"], settings["draft_p_min"]) == (0.5, 0.3)
+
+
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        (["--gamma", "many", "-md", "x"], ["--gamma", "many", "auto"]),
+        (["--draft", "guess"], ["--draft is 'guess'", "lookup"]),
+        (["--draft", "model"], ["--draft model needs a drafter", "-md"]),
+        (["--draft", "lookup", "-md", "x"], ["-md x is not used by --draft lookup"]),
+        (["--draft", "model,lookup", "-md", "x", "--gamma", "2"], ["a fixed gamma takes one"]),
+        (["--draft", "lookup", "--draft-temp", "-1"], ["the drafter's temperature is -1.0"]),
+        (["--draft", "lookup", "--profile", "none.json"], ["cannot read the profile none.json"]),
+        (["--draft", "lookup", "--gamma-replay", "none"], ["cannot read the gamma trace none"]),
+        (["--draft", "lookup", "--gamma-trace", "no/t"], ["gamma trace to no/t", "no such folder"]),
+        (["--draft", "lookup", "--gamma", "1", "--gamma-replay", "t"], ["both given"]),
+        (["--entropy-stop", "2"], ["--entropy-stop", "2"]),
+    ],
+)  # fmt: skip
+def test_bad_drafting_options_get_one_line(table: str, args: list[str], words: list[str]) -> None:
+    assert_one_line(run(table, "-p", "one", *args), words)

@@ -19,7 +19,7 @@ LEVELS = [
         "backend",
         "acceptance chat chisquare cost machine memory metadata models output sampling streams "
         "suites text uncached vocabulary",
-        "accept drafting schedule",
+        "accept drafting lookup schedule",
         "decoding",
         "audit bench compare exactness faults pair report stats study trace verification",
         "specx",  # the package itself: what it offers to a library's user
@@ -30,7 +30,7 @@ LEVELS = [
 
 RUNTIMES = {"torch", "transformers", "llama_cpp", "gguf", "specx_backends"}
 COMMAND_LINE = {"click", "rich"}
-CORE_USES = {"numpy", "jinja2", "psutil", "scipy"}
+CORE_USES = {"numpy", "jinja2", "psutil", "scipy", "tomli"}  # tomli: tomllib before Python 3.11
 DRAWING = {"matplotlib"}
 
 

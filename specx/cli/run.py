@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import click
 from specx import RULES, Pair, SamplingParams, Settings, Stop, Tally
 from specx.backend import Tokenizer
 from specx.chat import encode_chat
+from specx.cli.drafting import DRAFTING, Chosen, draft_settings, drafter_needed, estimate
 from specx.cli.load import FIELDS, Side, load_pair, plan_sides
 from specx.cli.options import MODELS, RUNTIME, add_options
 from specx.cli.progress import Progress
@@ -20,12 +22,13 @@ from specx.cli.tracing import TRACE, Tracing
 from specx.errors import UsageError
 from specx.models import demo_pair
 from specx.pair import PREFILL_SLICE
+from specx.stats import Choices
 from specx.streams import draw_seed
 from specx.trace.uncertainty import ENTROPY_STEPS
 
 __all__ = ["run"]
 
-DEFAULT_GAMMA, DEFAULT_RULE = 4, "block"
+DEFAULT_RULE = "block"
 SAMPLE_PROMPT = "def fibonacci(n):"
 
 EPILOG = """\b
@@ -54,13 +57,6 @@ GENERATION = [
         default=256,
         show_default=True,
         help="Most tokens to write.",
-    ),
-    click.option(
-        "--gamma",
-        "--draft-max",
-        "--num-draft-tokens",
-        type=click.IntRange(min=0),
-        help=f"Tokens to propose in a round.  [default: {DEFAULT_GAMMA}]",
     ),
     click.option(
         "--rule",
@@ -115,7 +111,7 @@ OUTPUT = [
 
 
 @click.command(epilog=EPILOG)
-@add_options([*MODELS, *PROMPT, *GENERATION, *RUNTIME, *OUTPUT])
+@add_options([*MODELS, *PROMPT, *GENERATION, *DRAFTING, *RUNTIME, *OUTPUT])
 def run(**given: Any) -> int:
     """Write a text with a verifier and, for speed, a drafter."""
     settings = _settings(given)
@@ -161,8 +157,9 @@ class _Generation:
         self.pair, self.settings, self.sides, self.given = pair, settings, sides, given
         self.tracing = tracing
         self.n_prompt, self.tokens = len(tokens), tokens
-        self.tally = Tally()
+        self.tally, self.choices = Tally(), Choices()
         self.prefill_s = 0.0
+        self.chosen = Chosen.of(pair, settings, given)
         self.stop = Stop(
             pair.verifier.tokenizer,
             given["predict"],
@@ -217,15 +214,19 @@ class _Generation:
         clock = self.pair.verifier.clock
         begun = clock()
         try:
-            keep = self.tracing.wanted or self._shades
-            for done in self.pair.rounds(self.tokens, self.settings, self.stop, keep_logits=keep):
+            schedule, keep = self.chosen.schedule, self.tracing.wanted or self._shades
+            for done in self.pair.rounds(
+                self.tokens, self.settings, self.stop, schedule, keep_logits=keep
+            ):
                 self.tally.add(done)
+                self.choices.add(done)
                 self.tracing.round(done)
                 self.writer.round(done)
         finally:
             self.tally.total = clock() - begun
 
     def _close(self) -> None:
+        self.chosen.write_trace()
         result = self._result()
         if self.given["as_json"]:
             click.echo(json.dumps(result, ensure_ascii=False))
@@ -257,6 +258,10 @@ class _Generation:
             "tau": tally.tau,
             "expected_accepted": tally.expected_a_round(),
             "time": tally.time(),
+            "gammas": {who: dict(sorted(n.items())) for who, n in self.choices.gammas.items()},
+            "speculating": vars(self.choices.speculating),
+            "plain": vars(self.choices.plain),
+            "estimated": estimate(tally, self.choices, self.chosen.costs),
             "settings": self._settings(),
             "models": {
                 role: {"backend": side.factory.name, **model.describe()}
@@ -267,6 +272,7 @@ class _Generation:
 
     def _settings(self) -> dict[str, Any]:
         sampling, given = self.settings.sampling, self.given
+        drafters = self.pair.drafters(self.settings)
         return {
             "temperature": sampling.temperature,
             "top_k": sampling.top_k,
@@ -274,13 +280,17 @@ class _Generation:
             "min_p": sampling.min_p,
             "filter_order": ["temperature", "top_k", "top_p", "min_p"],
             "seed": self.settings.seed,
-            "gamma": self.settings.gamma if self.pair.drafter else 0,
+            "gamma": self.settings.gamma if drafters else 0,
+            "gamma_by": self.chosen.by,
             "rule": "greedy" if sampling.greedy else self.settings.rule,
             "predict": given["predict"],
             "stop": list(given["stop"]),
             "ignore_eos": given["ignore_eos"],
             "demo_pair": given["model"] is None,
-            "draft": self.pair.drafter is not None,
+            "draft": [drafter.kind for drafter in drafters],
+            "draft_sampling": _sampling(self.settings.draft_sampling),
+            "entropy_stop": self.settings.entropy_stop,
+            "draft_p_min": self.settings.draft_p_min,
             "cache": not given["no_cache"],
             "template": _template_name(self.pair.verifier.tokenizer, given),
             "n_prompt": self.n_prompt,
@@ -299,10 +309,14 @@ def _settings(given: dict[str, Any]) -> Settings:
     )
     return Settings(
         sampling=sampling,
-        gamma=DEFAULT_GAMMA if given["gamma"] is None else given["gamma"],
         rule=given["rule"],
         seed=draw_seed() if given["seed"] is None else given["seed"],
+        **draft_settings(given, sampling),
     )
+
+
+def _sampling(params: SamplingParams | None) -> dict[str, Any] | None:
+    return None if params is None else asdict(params)
 
 
 def _sides(given: dict[str, Any]) -> list[Side]:
@@ -314,12 +328,9 @@ def _sides(given: dict[str, Any]) -> list[Side]:
         model, drafter = demo_pair()
         # So small that threads wait for each other longer than they compute.
         given["threads"] = given["threads"] or 1
-    if given["gamma"] and drafter is None:
-        raise UsageError(
-            f"--gamma {given['gamma']} needs a drafter; add -md DRAFTER.gguf or leave --gamma out"
-        )
-    if given["no_draft"]:
+    if not drafter_needed(given, drafter):
         drafter = None
+    if given["no_draft"]:
         given = {key: None if key.endswith("_draft") else value for key, value in given.items()}
     return plan_sides(model, drafter, given["backend"], given["draft_backend"], given)
 

@@ -127,13 +127,14 @@ def footer(result: Mapping[str, Any], tally: Tally, n_prompt: int) -> list[str]:
         f"{tally.n_tokens} tokens at {_rate(tally.n_tokens, tally.total)}"
         f"  prompt {n_prompt} tokens at {_rate(n_prompt - 1, result['prefill_s'])}",
     ]
-    if "drafter" in result["models"]:
+    if settings["draft"]:
         lines.append(
             f"alpha {_number(tally.alpha)} (accepted {tally.accepted} of {tally.tested} tested)"
             f"  kept {_number(tally.kept)} (of {tally.proposed} proposed)"
             f"  tau {_number(tally.tau)} tokens a verifier pass"
         )
         lines += _expected(tally, settings["rule"])
+        lines += _choices(result)
     lines.append(_shares(result["time"]))
     return lines + DEMO_NOTE if settings["demo_pair"] else lines
 
@@ -145,6 +146,31 @@ def _expected(tally: Tally, rule: str) -> list[str]:
         return []
     rates = "  ".join(f"{name} {tokens:.2f}" for name, tokens in found.items())
     return [f"rule {rule}; accepted tokens a round to be expected under {rates}"]
+
+
+def _choices(result: Mapping[str, Any]) -> list[str]:
+    """How many tokens were proposed how often, and what came of it; a fixed gamma is no choice."""
+    settings, lines = result["settings"], []
+    if settings["gamma_by"] != "fixed":
+        counts = "; ".join(
+            f"{who} " + " ".join(f"{gamma}:{n}" for gamma, n in rounds.items())
+            for who, rounds in result["gammas"].items()
+        )
+        lines.append(f"gamma by {settings['gamma_by']}; rounds by gamma: {counts or 'none'}")
+        phases = [(name, result[name]) for name in ("speculating", "plain")]
+        lines.append(
+            "  ".join(
+                f"{name} {phase['n_tokens']} tokens in {phase['seconds']:.2f} s"
+                for name, phase in phases
+            )
+        )
+    found = result["estimated"]
+    if found is not None:
+        lines.append(
+            f"estimated {found['ratio']:.2f} times plain decoding "
+            f"({found['plain_tok_s']:.1f} tok/s, estimated from {found['by']})"
+        )
+    return lines
 
 
 def _shares(time: Mapping[str, float]) -> str:

@@ -13,6 +13,7 @@ from specx.compare.agreement import Agreement, Forced, agreement_along
 from specx.decoding import Round, Stop
 from specx.errors import VocabularyError
 from specx.pair import Pair, Settings
+from specx.schedule import Schedule
 from specx.stats import merged
 from specx.vocabulary import drafter_mask, verifier_mask
 
@@ -164,10 +165,16 @@ class _Recorder(Pair):
         self.text: list[int] = []
 
     def rounds(
-        self, tokens: list[int], settings: Settings, stop: Stop, *, keep_logits: bool = False
+        self,
+        tokens: list[int],
+        settings: Settings,
+        stop: Stop,
+        schedule: Schedule | None = None,
+        *,
+        keep_logits: bool = False,
     ) -> Iterator[Round]:
         self.text = tokens  # grows in place
-        return super().rounds(tokens, settings, stop, keep_logits=keep_logits)
+        return super().rounds(tokens, settings, stop, schedule, keep_logits=keep_logits)
 
 
 def curve_widths(gamma: int) -> list[int]:

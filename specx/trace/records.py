@@ -128,7 +128,7 @@ class Header:
     prompt_ids: list[int]
     """Template and special tokens included."""
     rule: str
-    gamma: int
+    gamma: int | str
     seed: int
     sampling: dict[str, Any]
     """temperature, top_k, top_p, min_p."""

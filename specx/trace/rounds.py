@@ -24,8 +24,7 @@ def record_round(
     rule: Rule,
     params: SamplingParams,
     tokenizer: Tokenizer,
-    drafter: str | None,
-    gamma: int,
+    gamma: int | str,
 ) -> RoundRecord:
     """One round as a trace keeps it.
 
@@ -41,8 +40,8 @@ def record_round(
         index=index,
         position=done.length,
         gamma=proposed,
-        reason=_reason(done, drafter, gamma, tokenizer),
-        drafter=drafter,
+        reason=_reason(done, gamma, tokenizer),
+        drafter=done.drafter or None,
         draft=list(_draft_tokens(done, rule, params, tokenizer)),
         expected=done.expected,
         n_accepted=done.verdict.n_accepted,
@@ -122,10 +121,12 @@ def _origin(done: Round, place: int) -> Origin:
     return "bonus" if done.verdict.n_accepted == len(done.draft.ids) else "correction"
 
 
-def _reason(done: Round, drafter: str | None, gamma: int, tokenizer: Any) -> str:
-    if drafter is None:
+def _reason(done: Round, gamma: int | str, tokenizer: Any) -> str:
+    """Why this many: what the schedule says, unless the draft came to its end by itself."""
+    if not done.drafter:
         return "no drafter"
     if len(done.draft.ids) == gamma:
-        return "fixed"
-    drafted_end = done.draft.ids and done.draft.ids[-1] in tokenizer.eog_ids
-    return "end token" if drafted_end else "no room"
+        return done.reason
+    if done.draft.ids and done.draft.ids[-1] in tokenizer.eog_ids:
+        return "end token"
+    return "no room" if done.reason == "fixed" else done.reason

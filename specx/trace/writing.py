@@ -89,7 +89,6 @@ class TraceWriter:
                 rule=self._rule,
                 params=self._params,
                 tokenizer=self._tokenizer,
-                drafter=self._header.drafter,
                 gamma=self._header.gamma,
             )
         )
@@ -177,7 +176,7 @@ def header_for(
         prompt=prompt,
         prompt_ids=list(tokens),
         rule=settings.rule,
-        gamma=settings.gamma if pair.drafter else 0,
+        gamma=settings.gamma if pair.drafters(settings) else 0,
         seed=settings.seed,
         sampling=asdict(settings.sampling),
         n_vocab=pair.verifier.n_vocab,

@@ -13,6 +13,7 @@ from specx.decoding import Round, Stop, speculate
 from specx.drafting import ModelDrafter
 from specx.faults import Fault
 from specx.sampling import LogitsReader, SamplingParams
+from specx.schedule import Fixed
 from specx.streams import Streams
 from specx.vocabulary import drafter_mask, verifier_mask
 
@@ -50,11 +51,11 @@ class Bench:
         drafter = ModelDrafter(self.drafter, self.draft_reader, tokenizer.eog_ids)
         return speculate(
             self.faulty_verifier,
-            self.fault.drafter(drafter),
+            [self.fault.drafter(drafter)],
             list(prompt),
             reader=self.fault.reader(self.reader),
             rule=self.fault.rule(self.rule),
-            gamma=self.gamma,
+            schedule=Fixed(self.gamma),
             streams=self.fault.streams(Streams(_seed_of(seed, trial))),
             stop=Stop(tokenizer, n_tokens, ignore_eos=True),
         )

@@ -12,19 +12,19 @@ Statistical tests: four, each with a false-positive rate of 1e-6.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from functools import cache
-from itertools import product
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from enumeration import Numbers, Script, checks, draws
 from identity import assert_identical, plain_texts
 from numpy.typing import NDArray
 
-from specx import RULES, Block, Distribution, LoadOptions, LogitsBackend, Rule, get_backend
+from specx import RULES, Block, LoadOptions, LogitsBackend, Rule, get_backend
 from specx.audit import batch_deviation
 from specx.chisquare import chi_square
 from specx.decoding import Round, Stop, prefill, speculate
@@ -33,6 +33,7 @@ from specx.exactness import Law, Table, target_law, total_variation
 from specx.faults import FAULTS, Fault
 from specx.pair import PREFILL_SLICE
 from specx.sampling import SamplingParams, distribution
+from specx.schedule import Fixed
 from specx.streams import Streams
 from specx.verification import Bench, enumerated_round
 
@@ -140,35 +141,6 @@ def most_apart(verifier: LogitsBackend) -> float:
 # The law of a round, enumerated through the loop
 
 
-class Told:
-    """Stands in for a generator of random numbers: gives those it was told."""
-
-    def __init__(self, uniforms: Sequence[float]) -> None:
-        self._left = list(uniforms)
-
-    def random(self, size: int | None = None) -> Any:
-        if size is None:
-            return self._left.pop(0)
-        return np.array([self._left.pop(0) for _ in range(size)])
-
-
-class Script(Streams):
-    """The random numbers of one round, as they are set here."""
-
-    def __init__(self, drafting: Sequence[float], accepting: Sequence[float], last: float) -> None:
-        super().__init__(0)
-        self._told = drafting, accepting, [last]
-
-    def drafting(self, length: int) -> Any:
-        return Told(self._told[0])
-
-    def accepting(self, length: int) -> Any:
-        return Told(self._told[1])
-
-    def emitting(self, length: int) -> Any:
-        return Told(self._told[2])
-
-
 class OneRound:
     """The first round of the loop after one prompt, again and again."""
 
@@ -179,19 +151,19 @@ class OneRound:
             model.truncate(0)
             prefill(model, self.prompt, PREFILL_SLICE, lambda fed: None)
 
-    def run(self, streams: Streams) -> Round:
+    def run(self, numbers: Numbers | Streams) -> Round:
         """The round with these random numbers."""
         bench = self.bench
         bench.rewind(len(self.prompt) - 1)
         tokenizer = bench.verifier.tokenizer
         rounds = speculate(
             bench.verifier,
-            ModelDrafter(bench.drafter, bench.draft_reader, tokenizer.eog_ids),
+            [ModelDrafter(bench.drafter, bench.draft_reader, tokenizer.eog_ids)],
             list(self.prompt),
             reader=bench.reader,
             rule=bench.rule,
-            gamma=GAMMA,
-            streams=streams,
+            schedule=Fixed(GAMMA),
+            streams=numbers if isinstance(numbers, Streams) else Script([numbers]),
             stop=Stop(tokenizer, GAMMA + 1, ignore_eos=True),
         )
         return next(rounds)
@@ -200,11 +172,11 @@ class OneRound:
         """Of what one round emits."""
         law: Law = defaultdict(float)
         for drafted, drafting in self.drafts():
-            seen = self.run(Script(drafting, MIDDLE, 0.5))
+            seen = self.run((drafting, MIDDLE, 0.5))
             block = Block(seen.target, seen.draft.distributions, seen.draft.ids)
             for tested, accepting, last in checks(self.bench.rule, block):
                 for drawn, u in draws(last):
-                    done = self.run(Script(drafting, accepting, u))
+                    done = self.run((drafting, accepting, u))
                     law[tuple(done.emitted)] += drafted * tested * drawn
         return dict(law)
 
@@ -213,31 +185,12 @@ class OneRound:
     ) -> Iterator[tuple[float, Any]]:
         """(probability, numbers) of every draft."""
         padded = before + MIDDLE[len(before) :]
-        drawn_from = self.run(Script(padded, MIDDLE, 0.5)).draft.distributions
+        drawn_from = self.run((padded, MIDDLE, 0.5)).draft.distributions
         if len(before) == len(drawn_from):
             yield mass, padded
             return
         for share, u in draws(drawn_from[len(before)]):
             yield from self.drafts(mass * share, (*before, u))
-
-
-def draws(chances: Distribution) -> Iterator[tuple[float, float]]:
-    """(probability, number) for each token that can be drawn."""
-    middles = np.cumsum(chances.probs) - chances.probs / 2
-    pairs = zip(chances.probs.tolist(), middles.tolist(), strict=True)
-    return ((mass, u) for mass, u in pairs if mass > 0)
-
-
-def checks(rule: Rule, block: Block) -> Iterator[tuple[float, list[float], Distribution]]:
-    """(probability, numbers, what is drawn from then) for tests passed and failed."""
-    chances = rule.acceptance(block).tolist()
-    for passed in product([True, False], repeat=len(chances)):
-        pairs = list(zip(chances, passed, strict=True))
-        mass = float(np.prod([c if passes else 1 - c for c, passes in pairs]))
-        if mass > 0:
-            n = rule.n_accepted(np.array(passed))
-            last = block.target[n] if n == len(chances) else rule.after(block, n)
-            yield mass, [c / 2 if passes else (1 + c) / 2 for c, passes in pairs], last
 
 
 def rows_after(one: OneRound, width: int) -> Callable[[tuple[int, ...]], NDArray[np.float32]]:

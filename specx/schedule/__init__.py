@@ -1,0 +1,24 @@
+"""How many tokens to propose, by whom: decided each round from what is known before the draw."""
+
+from specx.schedule.auto import Auto
+from specx.schedule.base import Fixed, Outcome, Plan, Schedule
+from specx.schedule.costs import Costs
+from specx.schedule.early import EarlyStop
+from specx.schedule.replay import Replay, Step, Traced, read_steps, write_step
+from specx.schedule.table import table_profile
+
+__all__ = [
+    "Auto",
+    "Costs",
+    "EarlyStop",
+    "Fixed",
+    "Outcome",
+    "Plan",
+    "Replay",
+    "Schedule",
+    "Step",
+    "Traced",
+    "read_steps",
+    "table_profile",
+    "write_step",
+]

@@ -1,0 +1,99 @@
+"""How likely drafted tokens are to stay: discounted sums of soft labels."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+__all__ = ["Acceptance", "logit", "sigmoid"]
+
+RATE = 0.02
+"""How fast the past is forgotten: a full label leaves 1 - RATE of what was known."""
+WEIGHT = 3.0
+"""Labels that the prior is worth."""
+FADES = 8.0
+"""Labels that halve it."""
+SUREST = 0.995
+
+
+class Acceptance:
+    """Chance that a drafted token stays, given that all before it in the draft did; by class.
+
+    A class is the token's position in the draft or, for a lookup, how long its match is. A class
+    with few labels follows what was seen of those before it: they differ less from each other than
+    from one text to the next.
+
+    Parameters
+    ----------
+    prior
+        What to think of each class before anything was seen.
+    """
+
+    def __init__(self, prior: Sequence[float]) -> None:
+        self._prior = [logit(chance) for chance in prior]
+        self._stayed = [0.0] * len(prior)
+        self._seen = [0.0] * len(prior)
+        self._rates: list[float] | None = None
+        self._known: list[float] = []
+
+    def rates(self) -> list[float]:
+        """The chance by class."""
+        if self._rates is None:
+            self._rates, self._known = self._estimate()
+        return self._rates
+
+    def hopeful_rates(self) -> list[float]:
+        """The chance by class, two standard errors higher: the less was seen, the higher."""
+        pairs = zip(self.rates(), self._known, strict=True)
+        hopes = (rate + 2 * math.sqrt(rate * (1 - rate) / known) for rate, known in pairs)
+        return [min(hope, SUREST) for hope in hopes]
+
+    def learn(self, classes: Sequence[int], survival: Sequence[float]) -> None:
+        """Take in a verified draft: the class of each token, and `Rule.survival` of it.
+
+        a_i = E[s_i] / E[s_(i-1)], so each token's label weighs as much as its place was likely to
+        be reached; a rejection earlier in the draft hides nothing.
+        """
+        before = 1.0
+        for place, after in zip(classes, survival, strict=True):
+            self.label(place, after, before)
+            before = after
+
+    def label(self, place: int, stayed: float, weight: float = 1.0) -> None:
+        """Take in one label, `stayed` of `weight`."""
+        keep = 1 - RATE * weight
+        self._stayed[place] = keep * self._stayed[place] + stayed
+        self._seen[place] = keep * self._seen[place] + weight
+        self._rates = None
+
+    def age(self, keep: float) -> None:
+        """Trust what was seen so far only by the factor `keep`."""
+        self._stayed = [keep * stayed for stayed in self._stayed]
+        self._seen = [keep * seen for seen in self._seen]
+        self._rates = None
+
+    def _estimate(self) -> tuple[list[float], list[float]]:
+        """Rates, and how many labels stand behind each."""
+        rates, known = [], []
+        # The prior itself fades: at .95, what is left of a belief in .7 would cost whole stairs.
+        shifts, total = 0.0, WEIGHT / (1 + sum(self._seen) / FADES)
+        for prior, stayed, seen in zip(self._prior, self._stayed, self._seen, strict=True):
+            expected = sigmoid(prior + shifts / total)
+            weight = min(WEIGHT, total)
+            rate = min((stayed + weight * expected) / (seen + weight), SUREST)
+            shifts += seen * (logit(rate) - prior)
+            total += seen
+            rates.append(rate)
+            known.append(total)
+        return rates, known
+
+
+def logit(chance: float) -> float:
+    """ln(p / (1 - p)), finite also for 0 and 1."""
+    chance = min(max(chance, 1e-3), 1 - 1e-3)
+    return math.log(chance / (1 - chance))
+
+
+def sigmoid(x: float) -> float:
+    """1 / (1 + exp(-x))."""
+    return 1 / (1 + math.exp(-x))

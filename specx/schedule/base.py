@@ -1,0 +1,87 @@
+"""What the loop asks of a schedule, and the simplest one.
+
+A choice keeps the verifier's law if it depends on nothing but the past (texts, verdicts, times),
+the tokens drawn so far in this draft, and the distributions that they and the next one are drawn
+from. A token that was drawn must not be dropped for what it is, nor a draft for what it holds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from specx.drafting import Drafter, Outlook
+
+__all__ = ["Fixed", "Outcome", "Plan", "Schedule", "most_proposals"]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Who proposes in a round, how many tokens at most, and why."""
+
+    drafter: Drafter
+    limit: int
+    reason: str
+    hindsight: int = 0
+    """How many of the text's last tokens the drafter is to look back at."""
+    restarted: int | None = None
+    """The position that the drafter was made to read the text from, where it was."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """What a round showed."""
+
+    survival: Sequence[float]
+    """Of each proposed token, `Rule.survival`: known beyond a rejection too."""
+    decided: int
+    """Tokens that the round added to the text: accepted ones and one more."""
+    token: int
+    """The first of them."""
+    prob: Callable[[int], float]
+    """The verifier's probability of a token in the first one's place."""
+    hindsight: Sequence[float] = ()
+    """`Draft.hindsight`."""
+    draft_seconds: float = 0.0
+    """The drafter's forwards, its sampling not included."""
+    verify_seconds: float = 0.0
+    core_seconds: float = 0.0
+
+
+class Schedule(Protocol):
+    """Decides round by round, and within the round, how far to draft."""
+
+    def plan(self, tokens: Sequence[int], drafters: Sequence[Drafter], room: int) -> Plan:
+        """Who proposes after `tokens`, and at most how many, `room` being the most possible."""
+
+    def go_on(self, k: int, logits: NDArray[np.float32] | None) -> bool:
+        """`specx.drafting.GoOn`: draw one more than the `k` tokens drawn?"""
+
+    def learn(self, outcome: Outcome) -> None:
+        """Take note of what the round came to."""
+
+
+def most_proposals(outlook: Outlook, room: int) -> int:
+    """Tokens that can be proposed in the round."""
+    return max(0, min(outlook.limit, room))
+
+
+class Fixed:
+    """The first drafter proposes `gamma` tokens in every round."""
+
+    def __init__(self, gamma: int) -> None:
+        self.gamma = gamma
+
+    def plan(self, tokens: Sequence[int], drafters: Sequence[Drafter], room: int) -> Plan:
+        limit = min(self.gamma, most_proposals(drafters[0].outlook(tokens), room))
+        return Plan(drafters[0], limit, "fixed")
+
+    def go_on(self, k: int, logits: NDArray[np.float32] | None) -> bool:
+        return True
+
+    def learn(self, outcome: Outcome) -> None:
+        """Nothing: it stays as it is."""

@@ -1,0 +1,74 @@
+"""Early stop: the draft ends where the drafter is unsure, before the token in doubt is drawn.
+
+Both tests look at the softmax of the drafter's logits at temperature 1, before temperature and
+filters: at temperature 0 all that is drawn from is certain, and would tell nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from specx.drafting import Drafter
+from specx.errors import UsageError
+from specx.schedule.base import Outcome, Plan, Schedule
+
+__all__ = ["EarlyStop", "normalised_entropy"]
+
+
+class EarlyStop:
+    """Another schedule, and a draft ends early where the drafter is unsure.
+
+    Parameters
+    ----------
+    schedule
+        Decides everything else.
+    entropy
+        Stop before the draw when entropy / ln(n_vocab) exceeds this; one token is always proposed.
+    p_min
+        Stop before the draw when the best probability is under this, before the first one too.
+        llama.cpp compares the drawn token's, which is exact for its greedy drafts only.
+    """
+
+    def __init__(
+        self, schedule: Schedule, *, entropy: float | None = None, p_min: float | None = None
+    ) -> None:
+        for name, value in (("entropy-stop", entropy), ("draft-p-min", p_min)):
+            if value is not None and not 0 <= value <= 1:
+                raise UsageError(f"{name} is {value}; it must lie in [0, 1]")
+        self.inner = schedule
+        self._entropy, self._p_min = entropy, p_min
+
+    def plan(self, tokens: Sequence[int], drafters: Sequence[Drafter], room: int) -> Plan:
+        plan = self.inner.plan(tokens, drafters, room)
+        return replace(plan, reason=f"{plan.reason}, with early stop")
+
+    def go_on(self, k: int, logits: NDArray[np.float32] | None) -> bool:
+        return self.inner.go_on(k, logits) and (logits is None or self._sure(k, logits))
+
+    def learn(self, outcome: Outcome) -> None:
+        self.inner.learn(outcome)
+
+    def _sure(self, k: int, logits: NDArray[np.float32]) -> bool:
+        if self._p_min is not None and best_probability(logits) < self._p_min:
+            return False
+        return self._entropy is None or k == 0 or normalised_entropy(logits) <= self._entropy
+
+
+def best_probability(logits: NDArray[np.float32]) -> float:
+    """The largest entry of the softmax."""
+    return 1 / float(np.exp(logits - logits.max()).sum(dtype=np.float64))
+
+
+def normalised_entropy(logits: NDArray[np.float32]) -> float:
+    """Entropy of the softmax over that of a uniform one, in [0, 1]."""
+    below = logits - logits.max()
+    weights = np.exp(below)
+    total = weights.sum(dtype=np.float64)
+    below[weights == 0] = 0  # 0 ln 0 is 0
+    entropy = math.log(total) - float(np.dot(weights, below)) / total
+    return entropy / math.log(len(logits)) if len(logits) > 1 else 0.0

@@ -1,0 +1,82 @@
+"""What the drafter's own sureness adds: the margin between its two largest logits."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+
+from specx.schedule.acceptance import logit, sigmoid
+
+__all__ = ["Margin", "margin_of"]
+
+STEP = 0.15
+CLIP = 2.5
+FORGET = 0.98
+TRUST_FROM = 8.0
+"""Labels before the feature may be trusted at all."""
+
+
+class Margin:
+    """Moves a position's mean acceptance by the margin; trusted only while that predicts better.
+
+    An online logistic regression, its offset the mean's logit, so that it starts as the mean. Its
+    Brier score and the mean's, over the same labels, decide which of the two is used.
+    """
+
+    def __init__(self) -> None:
+        self._bias, self._slope = 0.0, 0.0
+        self._mean, self._square, self._n = 1.0, 2.0, 1.0
+        self._errors = [0.0, 0.0]
+        self._seen = 0.0
+
+    @property
+    def trusted(self) -> bool:
+        """Whether it predicts better than the mean."""
+        with_margin, without = self._errors
+        return self._seen >= TRUST_FROM and with_margin < 0.97 * without
+
+    def predict(self, rate: float, margin: float) -> float:
+        """Chance that the token stays: the mean `rate`, or better."""
+        return self._moved(rate, margin) if self.trusted else rate
+
+    def learn(self, rate: float, margin: float, stayed: float, weight: float) -> None:
+        """Take in a verified position: its mean, its margin, and its label of some weight."""
+        if weight <= 0:
+            return
+        guess = self._moved(rate, margin)
+        self._score(guess, rate, stayed, weight)
+        x, error = self._standard(margin), weight * (stayed - guess)
+        self._bias += 0.3 * STEP * error
+        self._slope += STEP * error * x
+        self._observe(margin)
+
+    def _moved(self, rate: float, margin: float) -> float:
+        return sigmoid(logit(rate) + self._bias + self._slope * self._standard(margin))
+
+    def _score(self, guess: float, rate: float, stayed: float, weight: float) -> None:
+        keep = 1 - (1 - FORGET) * weight
+        squares = (weight * (p - stayed) ** 2 for p in (guess, rate))
+        self._errors = [keep * e + s for e, s in zip(self._errors, squares, strict=True)]
+        self._seen = keep * self._seen + weight
+
+    def _standard(self, margin: float) -> float:
+        spread = math.sqrt(max(self._square - self._mean**2, 1e-3))
+        return min(max((math.log1p(margin) - self._mean) / spread, -CLIP), CLIP)
+
+    def _observe(self, margin: float) -> None:
+        x = math.log1p(margin)
+        self._n = min(self._n + 1, 100.0)
+        self._mean += (x - self._mean) / self._n
+        self._square += (x * x - self._square) / self._n
+
+
+def margin_of(logits: NDArray[np.float32]) -> float:
+    """Largest logit less the second largest, in nats; two passes over the row, no sort."""
+    place = int(logits.argmax())
+    best = logits[place]
+    logits[place] = -np.inf
+    second = logits.max()
+    logits[place] = best
+    return float(min(best - second, 50.0)) if np.isfinite(best) else 0.0

@@ -1,0 +1,137 @@
+"""A run's choices written down, and repeated: `--gamma-trace` and `--gamma-replay`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from specx.drafting import Drafter
+from specx.errors import UsageError
+from specx.schedule.base import Outcome, Plan, Schedule
+
+__all__ = ["Replay", "Step", "Traced", "read_steps", "write_step"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Step:
+    """One round's choice."""
+
+    length: int
+    """Tokens of the text when the round began."""
+    drafter: str
+    gamma: int
+    """Tokens proposed."""
+    reason: str = ""
+    restarted: int | None = None
+    """Where the drafter began to read anew, if it did."""
+
+
+class Traced:
+    """Another schedule; what it chose in each round is reported."""
+
+    def __init__(self, schedule: Schedule, report: Callable[[Step], None]) -> None:
+        self.inner = schedule
+        self._report = report
+        self._length = 0
+        self._plan: Plan | None = None
+
+    def plan(self, tokens: Sequence[int], drafters: Sequence[Drafter], room: int) -> Plan:
+        self._length, self._plan = len(tokens), self.inner.plan(tokens, drafters, room)
+        return self._plan
+
+    def go_on(self, k: int, logits: NDArray[np.float32] | None) -> bool:
+        return self.inner.go_on(k, logits)
+
+    def learn(self, outcome: Outcome) -> None:
+        self.inner.learn(outcome)
+        plan = self._plan
+        if plan is not None:
+            self._report(
+                Step(
+                    length=self._length,
+                    drafter=plan.drafter.kind,
+                    gamma=len(outcome.survival),
+                    reason=plan.reason,
+                    restarted=plan.restarted,
+                )
+            )
+
+
+class Replay:
+    """Repeats the choices of another run of the same models, prompt, sampling and seed.
+
+    After the last of them it decodes plainly.
+    """
+
+    def __init__(self, steps: Sequence[Step]) -> None:
+        self._steps = iter(steps)
+
+    def plan(self, tokens: Sequence[int], drafters: Sequence[Drafter], room: int) -> Plan:
+        step = next(self._steps, None)
+        if step is None:
+            return Plan(drafters[0], 0, "trace ended")
+        if step.length != len(tokens):
+            raise UsageError(
+                f"the replayed trace has a round at {step.length} tokens where this run has "
+                f"{len(tokens)}; replay with the models, prompt, sampling and seed of its run"
+            )
+        drafter = _named(step.drafter, drafters)
+        if step.restarted is not None:
+            drafter.restart(step.restarted)
+        return Plan(
+            drafter, min(step.gamma, room), f"replayed: {step.reason}", restarted=step.restarted
+        )
+
+    def go_on(self, k: int, logits: NDArray[np.float32] | None) -> bool:
+        return True
+
+    def learn(self, outcome: Outcome) -> None:
+        """Nothing: all is decided."""
+
+
+def _named(name: str, drafters: Sequence[Drafter]) -> Drafter:
+    for drafter in drafters:
+        if drafter.kind == name:
+            return drafter
+    known = ", ".join(drafter.kind for drafter in drafters)
+    raise UsageError(f"the replayed trace drafts with {name}; this run has {known}")
+
+
+def write_step(step: Step) -> str:
+    """One line of a trace."""
+    return json.dumps(asdict(step)) + "\n"
+
+
+def read_steps(path: Path) -> list[Step]:
+    """The steps in a file of such lines.
+
+    Raises
+    ------
+    UsageError
+        If the file cannot be read, or a line is no step.
+    """
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except OSError as error:
+        raise UsageError(f"cannot read the gamma trace {path}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{path} is no gamma trace; --gamma-trace writes one") from error
+    return [_step(path, number, line) for number, line in enumerate(lines, 1)]
+
+
+def _step(path: Path, number: int, line: str) -> Step:
+    try:
+        step = Step(**json.loads(line))
+        whole = [step.length, step.gamma, 0 if step.restarted is None else step.restarted]
+        if not all(isinstance(n, int) and n >= 0 for n in whole):
+            raise ValueError("counts are whole numbers, 0 or more")
+    except (TypeError, ValueError) as error:
+        raise UsageError(
+            f"{path} line {number} is no round of a gamma trace ({error}); --gamma-trace writes one"
+        ) from error
+    return step

@@ -1,0 +1,111 @@
+"""Lookup drafts: what the index finds, and what is proposed."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from specx import lookup
+from specx.lookup import MOST_PROPOSALS, SIZES, LookupDrafter, LookupIndex, Match
+
+RNG = np.random.default_rng(0)
+LEAST = SIZES[-1]
+
+
+def proposed(tokens: list[int], limit: int = 4, **options: object) -> list[int]:
+    return LookupDrafter(**options).propose(tokens, limit, RNG).ids  # type: ignore[arg-type]
+
+
+def test_the_text_is_continued_as_it_went_on_before() -> None:
+    assert proposed([1, 2, 3, 4, 5, 6, 9, 1, 2, 3]) == [4, 5, 6, 9]
+
+
+def test_nothing_is_proposed_after_what_never_stood_before() -> None:
+    assert proposed([1, 2, 3, 4, 5, 6, 7]) == []
+    assert proposed([1, 2, 4, 9, 1, 2]) == []  # a match of two is no match
+
+
+def test_the_longest_match_decides_and_of_equal_ones_the_most_recent() -> None:
+    run = [*range(10, 16)]
+    text = [*run, 50, *run[1:], 51, 99, *run]  # six tokens match at 50, five at 51
+    assert proposed(text, 1) == [50]
+    assert proposed([*run, 50, *run, 51, 99, *run], 1) == [51]
+
+
+def test_what_reaches_the_end_of_the_text_goes_on_with_itself() -> None:
+    assert proposed([7, 1, 2, 1, 2, 1, 2], 7) == [1, 2, 1, 2, 1, 2, 1]
+
+
+def test_each_token_is_certain_of_what_it_was_drawn_from() -> None:
+    draft = LookupDrafter().propose([1, 2, 3, 4, 5, 1, 2, 3], 2, RNG)
+    assert [row.prob(token) for row, token in zip(draft.distributions, draft.ids, strict=True)] == [
+        1,
+        1,
+    ]
+    assert all(len(row.probs) == 1 for row in draft.distributions)
+
+
+def test_at_most_32_are_proposed() -> None:
+    text = [*range(100), 0, 1, 2]
+    assert proposed(text, 1000) == [*range(3, 3 + MOST_PROPOSALS)]
+    assert proposed(text, 0) == []
+
+
+def test_what_the_verifier_cannot_emit_is_not_proposed() -> None:
+    text = [1, 2, 3, 4, 5, 6, 1, 2, 3]
+    assert proposed(text, masked=[6]) == [4, 5]
+    drafter = LookupDrafter(masked=[4])
+    assert drafter.outlook(text).limit == 0
+    assert drafter.propose(text, 4, RNG).ids == []
+
+
+def test_nothing_follows_an_end_token() -> None:
+    assert proposed([1, 2, 3, 4, 5, 6, 1, 2, 3], eog_ids=frozenset({5})) == [4, 5]
+
+
+def test_the_outlook_names_the_first_token_and_the_length_of_the_match() -> None:
+    text = [9, *range(20), 8, *range(20)]
+    outlook = LookupDrafter().outlook(text)
+    assert (outlook.guess, outlook.start, outlook.limit) == (8, 20, MOST_PROPOSALS)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_an_index_that_grew_equals_a_new_one_and_a_plain_search(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    tokens = rng.integers(0, 3, 300).tolist()
+    grown = LookupIndex()
+    for end in range(1, len(tokens)):
+        found = grown.find(tokens[:end])
+        assert found == searched(tokens[:end]) == grown.find(tokens[:end])
+        if end % 50 == 0:
+            assert LookupIndex().find(tokens[:end]) == found
+
+
+def searched(tokens: list[int]) -> Match | None:
+    """By trying every size and every place."""
+    end = len(tokens)
+    for size in SIZES:
+        for at in range(end - 1, size - 1, -1):
+            if tokens[at - size : at] == tokens[end - size : end]:
+                length = size
+                while length < min(at, lookup.LONGEST) and (
+                    tokens[at - 1 - length] == tokens[end - 1 - length]
+                ):
+                    length += 1
+                return Match(at, length)
+    return None
+
+
+def test_a_truncated_text_is_forgotten() -> None:
+    drafter = LookupDrafter()
+    assert drafter.propose([1, 2, 3, 4, 5, 1, 2, 3], 1, RNG).ids == [4]
+    drafter.truncate(drafter.n_past)  # as the loop does
+    assert drafter.n_past == 8
+    drafter.truncate(2)
+    assert drafter.n_past == 0
+    assert drafter.propose([1, 2, 9, 9, 9, 1, 2, 3], 1, RNG).ids == []
+
+
+def test_runs_that_share_a_key_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lookup, "_key", lambda tokens, end, size: 0)
+    assert proposed([1, 2, 3, 4, 5, 6, 7, 8]) == []
