@@ -1,10 +1,10 @@
 """Writes docs/study.md from docs/study/qwen.json, the output of a study of the Qwen pair.
 
-The measurement itself, some 20 minutes on two cores::
+The measurement itself, some ten minutes on two cores::
 
-    specx study -m models/test/qwen2.5-coder-1.5b-instruct-f16.gguf \
+    specx study -m models/test/qwen2.5-coder-1.5b-instruct-q4_k_m.gguf \
         -md models/test/qwen2.5-coder-0.5b-instruct-q4_k_m.gguf \
-        --suite all --folder study-traces -n 64 --ignore-eos -o docs/study/qwen.json
+        --suite all --folder study-traces -n 64 -o docs/study/qwen.json
 
 What the numbers show and do not is written by a person, in docs/study/words.md; this script puts
 the tables after it.

@@ -5,7 +5,7 @@ Costs are multiples of 1/1024 s, so that sums on the virtual clock are exact.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -15,9 +15,10 @@ import pytest
 
 from specx.bench import Arm, Plan, Results, Run, results_record, run_sweep, summarise
 from specx.bench.sweep import WARM_UP_TOKENS, Bench
-from specx.pair import Pair
+from specx.decoding import Round, Stop
+from specx.pair import Pair, Settings
 from specx.suites import Prompt
-from specx_backends.toy import Toy, ToyTable
+from specx_backends.toy import CLOCK, Toy, ToyTable
 
 MS = 1 / 1024
 WORDS = ("<s>", "a", "b", "c")
@@ -347,3 +348,71 @@ def test_a_verifier_that_cannot_forget_is_measured_alone_and_without_a_profile()
     (plain,) = figures(results, arm())
     assert (plain["tok_s"], plain["n_runs"]) == (1 / T[0], 6)
     assert results.profiles == {}
+
+
+class Watcher:
+    """Notes what it is shown, and takes its time."""
+
+    def __init__(self) -> None:
+        self.begun: list[tuple[int, int, str, int, int]] = []
+        self.rounds: list[list[Round]] = []
+        self.ended: list[Run] = []
+
+    def begin(
+        self, pair: Pair, settings: Settings, tokens: Sequence[int], arm: Arm, repetition: int,
+        prompt: Prompt,
+    ) -> None:  # fmt: skip
+        assert len(pair.models) == (2 if arm.gamma else 1)
+        self.begun.append((arm.gamma, repetition, prompt.id, settings.seed, len(tokens)))
+        self.rounds.append([])
+        CLOCK.advance(1.0)
+
+    def round(self, done: Round) -> None:
+        self.rounds[-1].append(done)
+        CLOCK.advance(1.0)
+
+    def end(self, run: Run, stop: Stop) -> None:
+        assert run.stop_reason == stop.reason
+        self.ended.append(run)
+        CLOCK.advance(1.0)
+
+
+def test_an_observer_sees_the_measured_runs_in_their_order_and_no_other(calls: list[Call]) -> None:
+    watcher = Watcher()
+    results = sweep(plan(arm(), arm(2), n=8), VERIFIER, WRONG_AFTER_C, observer=watcher)
+    assert [begun[:3] for begun in watcher.begun] == [call[:3] for call in calls[2:]]
+    runs = [run for runs in results.runs.values() for run in runs]
+    assert sorted(map(id, watcher.ended)) == sorted(map(id, runs))
+    for begun, rounds, run in zip(watcher.begun, watcher.rounds, watcher.ended, strict=True):
+        assert begun[2:] == (run.prompt, run.seed, run.n_prompt)
+        assert sum(len(done.emitted) for done in rounds) == run.tally.n_tokens == 8
+
+
+def test_an_observers_time_is_not_counted() -> None:
+    """It takes seconds, a run milliseconds; the clock reads larger numbers then, so not exactly."""
+    chosen = plan(arm(), arm(2), arm(4, cached=False))
+    bare = sweep(chosen, VERIFIER, WRONG_AFTER_C)
+    watched = sweep(chosen, VERIFIER, WRONG_AFTER_C, observer=Watcher())
+    for each in chosen.arms:
+        for run, other in zip(watched.runs[each], bare.runs[each], strict=True):
+            assert run.tally.total == pytest.approx(other.tally.total, rel=1e-9)
+            assert run.prefill_s == pytest.approx(other.prefill_s, rel=1e-9)
+            assert run.tally.lengths == other.tally.lengths
+
+
+def test_logits_are_kept_for_an_observer_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    original, kept = Pair.rounds, []
+
+    def rounds(self: Pair, *args: Any, **more: Any) -> Iterator[Round]:
+        kept.append(more["keep_logits"])
+        return original(self, *args, **more)
+
+    monkeypatch.setattr(Pair, "rounds", rounds)
+    chosen, watcher = plan(arm(), arm(2), repetitions=1), Watcher()
+    sweep(chosen, VERIFIER, WRONG_AFTER_C)
+    assert set(kept) == {False}
+    kept.clear()
+    sweep(chosen, VERIFIER, WRONG_AFTER_C, observer=watcher)
+    assert kept == [False, False, *[True] * 6]  # the warm-ups, then three prompts
+    found = [row for rounds in watcher.rounds for done in rounds for row in done.target]
+    assert all(row.logits is not None for row in found)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -108,3 +109,11 @@ def test_the_commands_of_the_benchmarks_have_only_options_that_exist(
     known = {name for option in bench.params for name in option.opts}
     for command in benchmarks.COMMANDS.values():
         assert {word for word in command.split() if word.startswith("-")} <= known
+
+
+def test_the_study_is_that_of_its_record() -> None:
+    study_doc, docs = script("study_doc"), ROOT / "docs"
+    record = json.loads((docs / "study" / "qwen.json").read_text(encoding="utf-8"))
+    words = (docs / "study" / "words.md").read_text(encoding="utf-8")
+    assert (docs / "study.md").read_text(encoding="utf-8") == study_doc.study_page(words, record)
+    assert record["n_prompts"] >= 50

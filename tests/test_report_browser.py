@@ -5,14 +5,16 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from test_bench_render import arm, record
 from traces import write_trace
 
 from specx.report import page
-from specx.trace import Trace, read_trace
+from specx.trace import BenchSummary, Trace, read_trace
 
 playwright = pytest.importorskip(
     "playwright.sync_api", reason="needs the extra 'browser': pip install 'specx[browser]'"
@@ -59,9 +61,18 @@ def trace(tmp_path_factory: pytest.TempPathFactory) -> Trace:
 
 @pytest.fixture(scope="module")
 def file(trace: Trace) -> Path:
+    """Two traces side by side, the first as if from a sweep."""
     path = trace.path.with_suffix(".html")
-    path.write_text(page([trace, trace]), encoding="utf-8")
+    path.write_text(page([replace(trace, bench=swept()), trace]), encoding="utf-8")
     return path
+
+
+def swept() -> BenchSummary:
+    whole = record(*(arm(gamma) for gamma in (2, 4, 8)))
+    arms = [{**each, "predicted": each["speedup"] and 2.5} for each in whole["arms"]]
+    return BenchSummary(
+        n=30, planned=2, complete=True, arms=arms, profiles={}, warnings=whole["warnings"]
+    )
 
 
 @pytest.fixture

@@ -17,6 +17,7 @@ __all__ = [
     "kind_rows",
     "label_of",
     "markdown_table",
+    "series_label",
     "speed_rows",
     "time_rows",
 ]
@@ -63,11 +64,22 @@ def kind_rows(arms: Sequence[Record]) -> Rows:
 def label_of(arm: Record, arms: Sequence[Record]) -> str:
     """What tells an arm from the others: settings that are the same in all are left out."""
     settings = arm["settings"]
+    gamma = [f"gamma {settings['gamma']}"] if settings["gamma"] else ["verifier alone"]
+    return " ".join([*_sampler(settings, arms), *gamma, *_drafting(settings, arms)])
+
+
+def series_label(arm: Record, arms: Sequence[Record]) -> str:
+    """As `label_of`, but the same at every gamma; may be empty."""
+    settings = arm["settings"]
+    return " ".join([*_sampler(settings, arms), *_drafting(settings, arms)])
+
+
+def _sampler(settings: Record, arms: Sequence[Record]) -> list[str]:
     differ = [k for k in SETTINGS if len({other["settings"][k] for other in arms}) > 1]
     words = [f"{SETTINGS[key]}{_plain(settings[key])}" for key in differ]
     if len({_runtimes(other["settings"]) for other in arms}) > 1:
         words.insert(0, _runtimes(settings))
-    return " ".join([*words, *_drafting(settings, arms)])
+    return words
 
 
 def _runtimes(settings: Record) -> str:
@@ -76,11 +88,11 @@ def _runtimes(settings: Record) -> str:
 
 
 def _drafting(settings: Record, arms: Sequence[Record]) -> list[str]:
+    """The rule where several are compared, and whether there is a cache."""
     if not settings["gamma"]:
-        return ["verifier alone"]
+        return []
     rules = {other["settings"]["rule"] for other in arms if other["settings"]["gamma"]}
-    words = [f"gamma {settings['gamma']}"]
-    words += [settings["rule"]] if len(rules) > 1 else []
+    words = [settings["rule"]] if len(rules) > 1 else []
     return words if settings["cached"] else [*words, "no cache"]
 
 

@@ -8,17 +8,18 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import groupby
+from typing import Protocol
 
 from specx.backend import LogitsBackend
 from specx.bench.profiling import PassTimer, encode_prompt
 from specx.bench.records import Arm, Results, Run
-from specx.decoding import Stop
+from specx.decoding import Round, Stop
 from specx.pair import Pair, Settings
 from specx.stats import Tally
 from specx.suites import Prompt
 from specx.uncached import Uncached
 
-__all__ = ["Plan", "run_sweep"]
+__all__ = ["Observer", "Plan", "run_sweep"]
 
 WARM_UP_TOKENS = 8
 
@@ -57,6 +58,30 @@ class Plan:
         return zlib.crc32(f"{self.seed}/{repetition}/{prompt.id}".encode())
 
 
+class Observer(Protocol):
+    """Sees every measured run as it happens; the time this takes is not counted to the run.
+
+    Warm-ups and the timing of single passes are not shown. A run that breaks off has no end.
+    """
+
+    def begin(
+        self,
+        pair: Pair,
+        settings: Settings,
+        tokens: Sequence[int],
+        arm: Arm,
+        repetition: int,
+        prompt: Prompt,
+    ) -> None:
+        """A run of `arm` is about to start from `tokens`, template included."""
+
+    def round(self, done: Round) -> None:
+        """A round is done; its distributions hold their logits."""
+
+    def end(self, run: Run, stop: Stop) -> None:
+        """The run is whole."""
+
+
 def run_sweep(
     plan: Plan,
     load: Load,
@@ -64,6 +89,7 @@ def run_sweep(
     *,
     report: Callable[[int], None] = lambda runs: None,
     save: Callable[[], None] = lambda: None,
+    observer: Observer | None = None,
 ) -> None:
     """Measure what `results` lacks of `plan`, and add it.
 
@@ -76,6 +102,8 @@ def run_sweep(
         Called with the number of runs that are done, those found in `results` included.
     save
         Called after each addition.
+    observer
+        Sees every run, also those of a block that is broken off, which are not added.
     """
     results.planned = plan.runs_an_arm
     for arm in plan.arms:
@@ -85,7 +113,8 @@ def run_sweep(
             with load(arms[0].backend, arms[0].draft_backend) as pair:
                 timer = _timer(pair, arms, results)
                 for group in _groups(arms, lambda arm: arm.sampling):
-                    _run_group(plan, Bench(pair, plan, timer), group, results, report, save)
+                    bench = Bench(pair, plan, timer, observer)
+                    _run_group(plan, bench, group, results, report, save)
 
 
 def _timer(pair: Pair, arms: Sequence[Arm], results: Results) -> PassTimer:
@@ -118,8 +147,8 @@ def _run_group(
 ) -> None:
     """Every missing block under all `arms`, each time beginning with another one."""
     missing = _missing(plan, results, arms)
-    for arm in arms if missing else []:
-        bench.run(arm, *missing[0], limit=WARM_UP_TOKENS)
+    if missing:
+        bench.warm_up(arms, *missing[0])
     for turn, (repetition, prompt) in enumerate(missing):
         first = turn % len(arms)
         block: dict[Arm, Run] = {}
@@ -144,11 +173,14 @@ def _core(block: Mapping[Arm, Run]) -> float:
 class Bench:
     """A loaded pair and what each kind of arm makes of it."""
 
-    def __init__(self, pair: Pair, plan: Plan, timer: PassTimer) -> None:
+    def __init__(
+        self, pair: Pair, plan: Plan, timer: PassTimer, observer: Observer | None = None
+    ) -> None:
         self.plan, self.models, self.timer = plan, pair.models, timer
         for model in self.models:
             model.truncate(0)
         self.speculative, self.plain = pair, Pair(pair.verifier)
+        self._observer = observer
         self._last: tuple[list[int], int, list[LogitsBackend]] = [], 0, []
 
     @cached_property
@@ -156,41 +188,71 @@ class Bench:
         """Made when asked for: its models must be able to forget, those of plain decoding not."""
         return Pair(*map(Uncached, self.models))
 
+    def warm_up(self, arms: Iterable[Arm], repetition: int, prompt: Prompt) -> None:
+        """Some tokens of each arm, which are neither counted nor observed."""
+        observer, self._observer = self._observer, None
+        for arm in arms:
+            self.run(arm, repetition, prompt, limit=WARM_UP_TOKENS)
+        self._observer = observer
+
     def run(self, arm: Arm, repetition: int, prompt: Prompt, *, limit: int) -> Run:
         """One generation from empty caches."""
+        pair = self._emptied(arm)
+        tokens = encode_prompt(pair.verifier.tokenizer, prompt.text, raw=self.plan.raw)
+        n_prompt = len(tokens)
+        settings = _settings(arm, self.plan.seed_of(repetition, prompt))
+        stop = Stop(pair.verifier.tokenizer, limit, ignore_eos=self.plan.ignore_eos)
+        if self._observer is not None:
+            self._observer.begin(pair, settings, tokens, arm, repetition, prompt)
+        clock = pair.verifier.clock
+        begun = clock()
+        pair.prefill(tokens)
+        prefill_s = clock() - begun
+        tally = self._decode(pair, tokens, settings, stop)
+        self._last = tokens, n_prompt, pair.models
+        run = Run(
+            prompt=prompt.id,
+            kind=prompt.kind,
+            repetition=repetition,
+            seed=settings.seed,
+            n_prompt=n_prompt,
+            prefill_s=prefill_s,
+            stop_reason=str(stop.reason),
+            tally=tally,
+        )
+        if self._observer is not None:
+            self._observer.end(run, stop)
+        return run
+
+    def time_passes(self) -> None:
+        """Time single passes in the text of the last run, whose caches still hold it."""
+        self.timer.time(*self._last)
+
+    def _emptied(self, arm: Arm) -> Pair:
+        """What `arm` decodes with, its caches empty."""
         pair = self.plain
         if arm.gamma:
             pair = self.speculative if arm.cached else self.uncached
         for model in [*self.models, *pair.models]:
             model.truncate(0)
-        clock = pair.verifier.clock
-        tokens = encode_prompt(pair.verifier.tokenizer, prompt.text, raw=self.plan.raw)
-        n_prompt, seed = len(tokens), self.plan.seed_of(repetition, prompt)
-        settings = Settings(
-            sampling=arm.sampling,
-            gamma=arm.gamma,
-            rule="token" if arm.sampling.greedy or not arm.gamma else arm.rule,
-            seed=seed,
-        )
-        stop = Stop(pair.verifier.tokenizer, limit, ignore_eos=self.plan.ignore_eos)
-        begun = clock()
-        pair.prefill(tokens)
-        decoding, tally = clock(), Tally()
-        for done in pair.rounds(tokens, settings, stop):
-            tally.add(done)
-        tally.total = clock() - decoding
-        self._last = tokens, n_prompt, pair.models
-        return Run(
-            prompt=prompt.id,
-            kind=prompt.kind,
-            repetition=repetition,
-            seed=seed,
-            n_prompt=n_prompt,
-            prefill_s=decoding - begun,
-            stop_reason=str(stop.reason),
-            tally=tally,
-        )
+        return pair
 
-    def time_passes(self) -> None:
-        """Time single passes in the text of the last run, whose caches still hold it."""
-        self.timer.time(*self._last)
+    def _decode(self, pair: Pair, tokens: list[int], settings: Settings, stop: Stop) -> Tally:
+        """All rounds; the observer's seconds lie between them and are taken off the total."""
+        clock, tally, observer = pair.verifier.clock, Tally(), self._observer
+        begun, observing = clock(), 0.0
+        for done in pair.rounds(tokens, settings, stop, keep_logits=observer is not None):
+            tally.add(done)
+            if observer is not None:
+                shown = clock()
+                observer.round(done)
+                observing += clock() - shown
+        tally.total = clock() - begun - observing
+        return tally
+
+
+def _settings(arm: Arm, seed: int) -> Settings:
+    plain = arm.sampling.greedy or not arm.gamma
+    return Settings(
+        sampling=arm.sampling, gamma=arm.gamma, rule="token" if plain else arm.rule, seed=seed
+    )

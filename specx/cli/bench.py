@@ -30,6 +30,7 @@ from specx.bench import (
 from specx.bench.profiling import encode_prompt
 from specx.bench.render import FORMATS
 from specx.bench.values import choices, numbers, whole_numbers
+from specx.cli.bench_tracing import BENCH_TRACE, BenchTracing, refuse_clashes
 from specx.cli.curve import measure_curves
 from specx.cli.load import FIELDS, load_pair, plan_sides, with_demo_pair
 from specx.cli.options import MODELS, RUNTIME, add_options, prompt_options
@@ -74,6 +75,7 @@ OUTPUT = [
         help="Write to this file: " + ", ".join(FORMATS) + ".",
     ),
     click.option("--resume", is_flag=True, help="Go on with what -o FILE.json holds."),
+    BENCH_TRACE,
     click.option(
         "--load",
         "loaded",
@@ -104,12 +106,14 @@ def bench(**given: Any) -> int:
     FILES are more files for --load.
     """
     if given["loaded"]:
+        refuse_clashes(given, None)
         return _show([*given["loaded"], *given["files"]], given)
     if given["files"]:
         raise UsageError(f"unexpected argument {given['files'][0]}; --load shows earlier files")
     if given["model"] is not None and given["model_draft"] is None and _typed("gamma", "rule"):
         raise UsageError("--gamma and --rule need a drafter; add -md DRAFTER")
     output = _output(given)
+    refuse_clashes(given, output)
     progress = Progress(enabled=not given["quiet"])
     if given["curve"]:
         return measure_curves(with_demo_pair(given), output, progress)
@@ -167,10 +171,15 @@ class _Sweep:
             self.results = _resumed(output.path, self.identity)
         self.results.provenance.setdefault("sweep", self.identity)
         self.watch = Watch()
+        self.tracing = BenchTracing(given["trace_file"], self.plan)
         self._report: Callable[[float], None] = lambda runs: None
 
     def run(self) -> int:
         """Measure, print and write; the exit code."""
+        with self.tracing:
+            return self._run()
+
+    def _run(self) -> int:
         before, code = self.results.n_done, 0
         try:
             run_sweep(
@@ -179,6 +188,7 @@ class _Sweep:
                 self.results,
                 report=lambda runs: self._report(runs),
                 save=self._save,
+                observer=self.tracing.observer,
             )
         except KeyboardInterrupt:
             code = INTERRUPTED
@@ -196,6 +206,8 @@ class _Sweep:
         record = _record(self.results)
         self._print(record)
         self._write(record)
+        if self.results.n_done:
+            self.tracing.end(record)
 
     def _print(self, record: dict[str, Any]) -> None:
         if self.given["as_json"]:
@@ -243,6 +255,7 @@ class _Sweep:
         names = [name for arm in self.plan.arms for name in (arm.backend, arm.draft_backend)]
         with self.progress.task("hashing models", 1.0) as report:
             found = provenance(roles, names, sys.argv[1:], report)
+        self.tracing.provenance = found
         known = self.results.provenance.get("models", {})
         keyed = {f"{roles[role].name} ({role})": about for role, about in found["models"].items()}
         self.results.provenance |= {**found, "models": {**known, **keyed}}

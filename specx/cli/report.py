@@ -3,14 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import asdict
 from pathlib import Path
 
 import click
 
 from specx.cli.show import footer
-from specx.cli.tables import print_rows
+from specx.cli.tables import print_results, print_rows
 from specx.output import OutputFile
-from specx.report import INSTALL, can_plot, page, position_rows, result_of, title_of
+from specx.report import (
+    INSTALL,
+    MOST_TEXTS,
+    can_plot,
+    generation_rows,
+    page,
+    position_rows,
+    result_of,
+    sweeps_of,
+    title_of,
+)
 from specx.report.figures import length_rows
 from specx.trace import Trace, read_traces
 
@@ -28,7 +39,9 @@ __all__ = ["report"]
     help="Write a page (HTML, one file that needs no network); without it, print the numbers.",
 )
 def report(files: Sequence[Path], output: Path | None) -> int:
-    """Show what traces hold: TRACE files are what `specx run --trace` writes."""
+    """Show what traces hold: TRACE files are what `specx run` and `specx bench` write
+    with --trace.
+    """
     target = None if output is None else OutputFile(output)
     traces = [trace for file in files for trace in read_traces(file)]
     if target is None:
@@ -41,7 +54,28 @@ def report(files: Sequence[Path], output: Path | None) -> int:
     return 0
 
 
-def _print(traces: Iterable[Trace]) -> None:
+def _print(traces: Sequence[Trace]) -> None:
+    """Sweeps first; of many generations a line each instead of their footers."""
+    for bench in sweeps_of(traces):
+        print_results({**asdict(bench), "provenance": {}})
+    if len(traces) > MOST_TEXTS:
+        _print_lines(generation_rows(traces))
+    else:
+        _print_footers(traces)
+
+
+def _print_lines(rows: Sequence[Sequence[str]]) -> None:
+    """All columns of `rows`, in tables that a terminal has room for."""
+    apart = ("expected", "time", "")
+    parts: dict[str, list[int]] = {}
+    for place, name in list(enumerate(rows[0]))[1:]:
+        first = next(start for start in apart if name.startswith(start))
+        parts.setdefault(first, []).append(place)
+    for places in parts.values():
+        print_rows([[row[0], *(row[place] for place in places)] for row in rows])
+
+
+def _print_footers(traces: Iterable[Trace]) -> None:
     for trace in traces:
         tally = trace.tally()
         click.echo(f"{trace.path}: {title_of(trace)}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,16 +10,22 @@ from specx.stats import Tally
 from specx.trace import Trace
 
 __all__ = [
+    "MOST_TEXTS",
     "Figure",
     "brief",
     "facts",
     "figures",
+    "generation_rows",
     "length_rows",
     "position_rows",
     "result_of",
     "time_rows",
     "title_of",
 ]
+
+MOST_TEXTS = 6
+"""Generations shown token by token. Of more, a sweep's many, only the first are, so that the page
+opens at once."""
 
 
 @dataclass(frozen=True)
@@ -43,6 +49,17 @@ def figures(trace: Trace) -> list[Figure]:
         *_shares(tally),
         *_ending(trace),
     ]
+
+
+def generation_rows(traces: Sequence[Trace]) -> list[list[str]]:
+    """A header, then a row a generation with all its figures; "-" where one has another's not."""
+    found = [{figure.name: figure.value for figure in figures(trace)} for trace in traces]
+    names = list(dict.fromkeys(name for values in found for name in values))
+    rows = [
+        [title_of(trace), *(values.get(name, "-") for name in names)]
+        for trace, values in zip(traces, found, strict=True)
+    ]
+    return [["generation", *names], *rows]
 
 
 def brief(trace: Trace) -> str:
@@ -77,7 +94,8 @@ def _ending(trace: Trace) -> Iterator[Figure]:
         return
     yield Figure("stopped by", str(trace.summary.stop_reason))
     yield Figure("prompt", f"{len(trace.header.prompt_ids)} tokens", "template included")
-    share = trace.summary.trace_s / trace.summary.time["total"] if trace.rounds else 0.0
+    total = trace.summary.time["total"]
+    share = trace.summary.trace_s / total if total else 0.0
     meaning = "of the time, counted in time, other"
     yield Figure("time, this trace", f"{share:.1%}", meaning)
 

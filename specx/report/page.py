@@ -11,18 +11,21 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from specx.report.figures import (
+    MOST_TEXTS,
     brief,
     facts,
     figures,
+    generation_rows,
     length_rows,
     position_rows,
     time_rows,
     title_of,
 )
 from specx.report.plots import INSTALL, can_plot, plots_of
+from specx.report.sweep import sweep_plots, sweep_tables, sweeps_of
 from specx.report.tokens import rounds_data, shown_tokens
 from specx.text import visible
-from specx.trace import Trace
+from specx.trace import BenchSummary, Trace
 from specx.trace.uncertainty import ENTROPY_STEPS
 
 __all__ = ["page"]
@@ -31,7 +34,7 @@ HERE = Path(__file__).parent
 
 
 def page(traces: Sequence[Trace]) -> str:
-    """An HTML document that shows `traces` side by side.
+    """An HTML document that shows `traces` side by side; of many, the first texts and all numbers.
 
     Everything that comes from a trace is escaped, and a policy within the page lets no script run
     but its own.
@@ -50,8 +53,11 @@ def page(traces: Sequence[Trace]) -> str:
         style=(HERE / "page.css").read_text(encoding="utf-8"),
         script=script,
         script_hash=_hash(script),
-        sections=[_section(trace, f"t{number}") for number, trace in enumerate(traces, 1)],
-        comparison=_comparison(traces),
+        sections=[_section(trace, f"t{i}") for i, trace in enumerate(traces[:MOST_TEXTS], 1)],
+        sweeps=[_sweep(bench, f"s{i}") for i, bench in enumerate(sweeps_of(traces), 1)],
+        n_traces=len(traces),
+        comparison=_comparison(traces) if len(traces) <= MOST_TEXTS else [],
+        generations=generation_rows(traces) if len(traces) > MOST_TEXTS else [],
         steps=ENTROPY_STEPS,
         missing=None if can_plot() else INSTALL,
     )
@@ -84,6 +90,17 @@ def _section(trace: Trace, key: str) -> dict[str, Any]:
         "plots": plots_of(trace, key),
         "tables": [(name, head, rows(tally)) for name, head, rows in tables],
         "provenance": [(name, visible(value)) for name, value in facts(provenance)],
+    }
+
+
+def _sweep(bench: BenchSummary, key: str) -> dict[str, Any]:
+    return {
+        "key": key,
+        "complete": bench.complete,
+        "planned": bench.planned,
+        "plots": sweep_plots(bench, key),
+        "tables": sweep_tables(bench),
+        "warnings": [f"{warning['text']}; {warning['remedy']}" for warning in bench.warnings],
     }
 
 

@@ -3,6 +3,7 @@
 from specx.trace.reading import Trace, read_trace, read_traces
 from specx.trace.records import (
     SCHEMA,
+    BenchSummary,
     DraftToken,
     Emitted,
     FileStart,
@@ -19,6 +20,7 @@ from specx.trace.writing import TraceWriter, header_for, summary_of
 
 __all__ = [
     "SCHEMA",
+    "BenchSummary",
     "DraftToken",
     "Emitted",
     "FileStart",

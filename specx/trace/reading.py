@@ -13,11 +13,13 @@ from specx.errors import UsageError
 from specx.stats import Tally
 from specx.trace.records import (
     SCHEMA,
+    BenchSummary,
     DraftToken,
     Emitted,
     FileStart,
     Header,
     LastToken,
+    Line,
     RoundRecord,
     Summary,
     Uncertainty,
@@ -36,6 +38,8 @@ class Trace:
     rounds: list[RoundRecord] = field(default_factory=list)
     summary: Summary | None = None
     """None where the run died."""
+    bench: BenchSummary | None = None
+    """What the sweep came to that this generation is one run of, once it ended."""
 
     @property
     def text(self) -> str:
@@ -96,6 +100,10 @@ def read_traces(path: Path) -> list[Trace]:
             traces[-1].rounds.append(record)
         elif traces and isinstance(record, Summary):
             traces[-1].summary = record
+        elif traces and isinstance(record, BenchSummary):
+            for trace in traces:
+                if trace.start is start:
+                    trace.bench = record
         else:
             raise UsageError(f"line {number} of {path} comes before its header; is it a trace?")
     if not traces:
@@ -132,7 +140,7 @@ def _known(start: FileStart, path: Path) -> FileStart:
     return start
 
 
-def _record(fields: Mapping[str, Any]) -> FileStart | Header | RoundRecord | Summary:
+def _record(fields: Mapping[str, Any]) -> Line:
     kind = fields.get("kind")
     if kind == "file":
         return FileStart(**{key: fields[key] for key in ("schema", "specx", "created", "argv")})
@@ -142,6 +150,8 @@ def _record(fields: Mapping[str, Any]) -> FileStart | Header | RoundRecord | Sum
         return _round(dict(fields))
     if kind == "summary":
         return Summary(**fields)
+    if kind == "bench":
+        return BenchSummary(**fields)
     raise KeyError(f"kind {kind!r}")
 
 

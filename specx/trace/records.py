@@ -1,7 +1,8 @@
 """What a trace's lines hold; ``schema.json`` beside this file says the same to other tools.
 
 A trace is a file of JSON lines. The first is a `FileStart`; each generation in it is a `Header`,
-a `RoundRecord` for every verifier pass, and a `Summary`. Every line names its `kind`. Probabilities
+a `RoundRecord` for every verifier pass, and a `Summary`; a sweep that ended has a `BenchSummary`
+as the last line. Every line names its `kind`. Probabilities
 and uniforms are written to the last bit, so that every decision can be made again from the file;
 entropies and margins, which float32 computed, to six digits.
 """
@@ -19,11 +20,13 @@ from specx.drafting import Draft
 
 __all__ = [
     "SCHEMA",
+    "BenchSummary",
     "DraftToken",
     "Emitted",
     "FileStart",
     "Header",
     "LastToken",
+    "Line",
     "Origin",
     "RoundRecord",
     "Summary",
@@ -196,9 +199,31 @@ class Summary:
     tau: float | None
     expected_accepted: dict[str, float] | None
     time: dict[str, float]
-    """Seconds by part, and in total; the trace's own are in `other`."""
+    """Seconds by part, and in total."""
     trace_s: float
-    """Seconds that went into the trace itself."""
+    """Seconds of `other` that went into the trace itself; `specx bench` counts none."""
     rest: str
     """Text still held back when the last round ended."""
     kind: Literal["summary"] = "summary"
+
+
+@dataclass(frozen=True, kw_only=True)
+class BenchSummary:
+    """What a sweep came to: the object of ``specx bench --json`` without its single runs."""
+
+    n: int
+    """Most tokens a run wrote."""
+    planned: int
+    """Runs that each arm was to have."""
+    complete: bool
+    arms: list[dict[str, Any]]
+    """An entry an arm, as `specx.bench.summarise` makes them. Where the sweep was interrupted, the
+    file holds generations that none of them counts."""
+    profiles: dict[str, Any]
+    """The measured cost curves that the predictions were made from, by backend."""
+    warnings: list[dict[str, str]]
+    kind: Literal["bench"] = "bench"
+
+
+Line: TypeAlias = FileStart | Header | RoundRecord | Summary | BenchSummary
+"""Any line of a trace."""

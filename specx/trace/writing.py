@@ -20,7 +20,7 @@ from specx.errors import UsageError
 from specx.pair import Pair, Settings
 from specx.sampling import SamplingParams
 from specx.stats import Tally
-from specx.trace.records import SCHEMA, FileStart, Header, RoundRecord, Summary
+from specx.trace.records import SCHEMA, BenchSummary, FileStart, Header, Line, Summary
 from specx.trace.rounds import record_round
 
 __all__ = ["TraceWriter", "header_for", "summary_of"]
@@ -99,6 +99,15 @@ class TraceWriter:
         """End the generation."""
         self._write(summary)
 
+    def end_bench(self, summary: BenchSummary) -> None:
+        """End the sweep whose runs the file holds."""
+        self._write(summary)
+
+    @property
+    def closed(self) -> bool:
+        """Whether nothing more can be written, as after a failure."""
+        return self._file.closed
+
     def close(self) -> None:
         """Close the file; one that this writer made and put no generation in is removed."""
         if self._file.closed:
@@ -136,7 +145,7 @@ class TraceWriter:
         now = datetime.now(timezone.utc).isoformat(timespec="seconds")
         self._write(FileStart(schema=SCHEMA, specx=version("specx"), created=now, argv=self._argv))
 
-    def _write(self, record: FileStart | Header | RoundRecord | Summary) -> None:
+    def _write(self, record: Line) -> None:
         try:
             self._file.write(_line(record))
         except OSError as error:
@@ -212,7 +221,7 @@ def summary_of(
     )
 
 
-def _line(record: FileStart | Header | RoundRecord | Summary) -> bytes:
+def _line(record: Line) -> bytes:
     """One line of JSON. A lone surrogate (an argument that was no UTF-8) is kept as its escape."""
     fields = asdict(record)
     line = json.dumps({"kind": fields.pop("kind"), **fields}, ensure_ascii=False, allow_nan=False)

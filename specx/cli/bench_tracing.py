@@ -1,0 +1,138 @@
+"""`specx bench --trace`: every measured run as a generation of one file."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import click
+
+from specx import Pair, Settings, Stop
+from specx.bench import Arm, Observer, Plan, Run
+from specx.bench.render import label_of
+from specx.decoding import Round
+from specx.errors import UsageError
+from specx.output import OutputFile
+from specx.suites import Prompt
+from specx.trace import BenchSummary, TraceWriter, header_for, summary_of
+
+__all__ = ["BENCH_TRACE", "BenchTracing", "refuse_clashes"]
+
+BENCH_TRACE = click.option(
+    "--trace",
+    "trace_file",
+    metavar="FILE",
+    type=click.Path(path_type=Path),
+    help="Write every round of every measured run to this file as it happens (JSON lines; read it "
+    "with specx report). The time that takes is taken off the figures.",
+)
+
+
+def refuse_clashes(given: Mapping[str, Any], output: OutputFile | None) -> None:
+    """Refuse options that leave nothing to trace, or would overwrite the trace."""
+    path: Path | None = given["trace_file"]
+    if path is None:
+        return
+    for option in ("resume", "loaded", "curve"):
+        if given[option]:
+            name = "load" if option == "loaded" else option
+            raise UsageError(
+                f"--trace {path} takes whole sweeps, all of whose runs it sees; leave out "
+                f"--trace or --{name}"
+            )
+    if output is not None and output.path == path.resolve():
+        raise UsageError(f"--trace and -o both write to {path}; name two files")
+
+
+class BenchTracing:
+    """Writes a sweep's runs where a trace was asked for; opens the file before models are loaded.
+
+    Attributes
+    ----------
+    provenance
+        Of the models that are loaded now, by role; the sweep hashes them.
+    """
+
+    def __init__(self, path: Path | None, plan: Plan) -> None:
+        self._writer = None if path is None else TraceWriter(path)
+        self._plan = plan
+        self._arms: list[dict[str, Any]] = [{"settings": asdict(arm)} for arm in plan.arms]
+        self.provenance: dict[str, Any] = {}
+
+    @property
+    def observer(self) -> Observer | None:
+        """What a sweep is to show its runs to."""
+        return None if self._writer is None else _Runs(self._writer, self)
+
+    def header_parts(self, arm: Arm, repetition: int, prompt: Prompt) -> dict[str, Any]:
+        """What a header says of a run beside what decided its tokens."""
+        models = dict(self.provenance.get("models", {}))
+        if not arm.gamma:
+            models.pop("drafter", None)
+        own = {"settings": asdict(arm)}
+        return {
+            "labels": {
+                "arm": label_of(own, self._arms),
+                "prompt": prompt.id,
+                "kind": prompt.kind,
+                "repetition": repetition,
+            },
+            "shown": {
+                **asdict(arm),
+                "seed": self._plan.seed_of(repetition, prompt),
+                "predict": self._plan.n,
+                "ignore_eos": self._plan.ignore_eos,
+                "raw": self._plan.raw,
+            },
+            "provenance": {**self.provenance, "models": models},
+        }
+
+    def end(self, record: Mapping[str, Any]) -> None:
+        """Write what the sweep came to; `record` is what ``--json`` prints."""
+        if self._writer is None or self._writer.closed:
+            return
+        arms = [{k: v for k, v in arm.items() if k != "runs"} for arm in record["arms"]]
+        kept = ("n", "planned", "complete", "profiles", "warnings")
+        self._writer.end_bench(BenchSummary(arms=arms, **{key: record[key] for key in kept}))
+
+    def __enter__(self) -> BenchTracing:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._writer is not None:
+            self._writer.close()
+
+
+class _Runs:
+    """Turns what a sweep shows of its runs into lines."""
+
+    def __init__(self, writer: TraceWriter, tracing: BenchTracing) -> None:
+        self._writer, self._tracing = writer, tracing
+
+    def begin(
+        self,
+        pair: Pair,
+        settings: Settings,
+        tokens: Sequence[int],
+        arm: Arm,
+        repetition: int,
+        prompt: Prompt,
+    ) -> None:
+        parts = self._tracing.header_parts(arm, repetition, prompt)
+        header = header_for(pair, settings, tokens, prompt.text, **parts)
+        self._writer.begin(header, pair.verifier.tokenizer)
+
+    def round(self, done: Round) -> None:
+        self._writer.round(done)
+
+    def end(self, run: Run, stop: Stop) -> None:
+        rest = stop.finish()
+        self._writer.end(summary_of(run.tally, stop.reason, prefill_s=run.prefill_s, rest=rest))
