@@ -20,7 +20,6 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from benchmarks_compare import compare_tables
 from specx.bench import read_results, results_record, summarise
 from specx.bench.explain import explain
 from specx.bench.speedup import median_speedup
@@ -282,7 +281,6 @@ TABLES: dict[str, Callable[[], str]] = {
     "temperature": temperature_table,
     "kind": kind_table,
     "prediction": prediction_table,
-    "compare": compare_tables,
 }
 
 if __name__ == "__main__":

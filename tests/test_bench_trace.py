@@ -24,6 +24,7 @@ from test_cli_bench import (
     measured,
 )
 
+from specx import machine
 from specx.bench.render import speed_rows
 from specx.cli import main
 from specx.errors import BackendError, UsageError
@@ -48,6 +49,12 @@ def sweep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     Path("p.jsonl").write_text("\n".join(lines))
     models = ["--backend", "toy", "-m", "v.toml", "-md", "d.toml", "-f", "p.jsonl"]
     return [*models, *MEASURE, "--trace", "t.jsonl"]
+
+
+@pytest.fixture
+def plotless(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As without the extra: plots take a second a page."""
+    monkeypatch.setattr("specx.report.plots.find_spec", lambda name: None)
 
 
 def lines(path: str = "t.jsonl") -> list[dict[str, Any]]:
@@ -121,16 +128,16 @@ def test_headers_say_what_decided_a_run(sweep: list[str], capsys: Output) -> Non
 
 
 def test_models_are_hashed_once(sweep: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    made: list[object] = []
-    original = hashlib.sha256
+    asked: list[list[str]] = []
+    original = machine._described
 
-    def counted(*args: Any) -> Any:
-        made.append(args)
-        return original(*args)
+    def counted(models: Any, report: Any) -> Any:
+        asked.append(list(models))
+        return original(models, report)
 
-    monkeypatch.setattr("specx.machine.hashlib.sha256", counted)
+    monkeypatch.setattr(machine, "_described", counted)
     assert bench(*sweep) == 0
-    assert len(made) == 2
+    assert asked == [["verifier", "drafter"]]
 
 
 def test_arms_without_cache_are_traced_too(sweep: list[str], capsys: Output) -> None:
@@ -139,12 +146,13 @@ def test_arms_without_cache_are_traced_too(sweep: list[str], capsys: Output) -> 
     assert names == {"verifier alone", "gamma 2 no cache", "gamma 4 no cache"}
 
 
+@pytest.mark.usefixtures("plotless")
 def test_a_verifier_alone_is_traced_too(sweep: list[str], capsys: Output) -> None:
     alone = [word for word in sweep if word not in ("-md", "d.toml", "--gamma", "2,4")]
     measured(capsys, *alone)
     traces = read_traces(Path("t.jsonl"))
     assert len(traces) == LINES
-    assert "<svg" not in "".join(svg for _, svg in sweep_plots(sweeps_of(traces)[0], "s"))
+    assert series_of(sweeps_of(traces)[0]) == []
     assert "Measured and predicted speed" in page(traces)
 
 
@@ -190,6 +198,7 @@ def test_a_sweep_that_breaks_off_leaves_what_it_measured(
     assert [arm["n_runs"] for arm in summary.arms] == [2, 2, 2]
 
 
+@pytest.mark.usefixtures("plotless")
 def test_ctrl_c_within_a_run_keeps_its_rounds(
     sweep: list[str], capsys: Output, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -212,6 +221,7 @@ def test_ctrl_c_within_a_run_keeps_its_rounds(
     assert page([*whole, last])
 
 
+@pytest.mark.usefixtures("plotless")
 def test_a_killed_sweep_is_readable_without_its_last_line(sweep: list[str]) -> None:
     assert bench(*sweep) == 0
     data = Path("t.jsonl").read_bytes()
@@ -317,6 +327,7 @@ def cells(html: str) -> list[list[str]]:
     return [re.findall(r"<t[hd](?: scope=\"\w+\")?>([^<]*)</t[hd]>", row) for row in rows]
 
 
+@pytest.mark.usefixtures("plotless")
 def test_the_page_has_predicted_and_measured_figures(sweep: list[str], capsys: Output) -> None:
     whole = measured(capsys, *sweep)
     found = cells(page(read_traces(Path("t.jsonl"))))
@@ -358,6 +369,7 @@ def test_an_arm_that_has_not_run_is_left_out(sweep: list[str]) -> None:
     assert [series.gammas for series in series_of(found)] == [[2]]
 
 
+@pytest.mark.usefixtures("plotless")
 def test_the_page_shows_some_texts_and_all_numbers(sweep: list[str], capsys: Output) -> None:
     measured(capsys, *sweep)
     traces = read_traces(Path("t.jsonl"))
@@ -373,6 +385,7 @@ def test_the_page_shows_some_texts_and_all_numbers(sweep: list[str], capsys: Out
     assert "generations. The numbers" not in page(traces[:MOST_TEXTS])
 
 
+@pytest.mark.usefixtures("plotless")
 def test_a_page_of_hundreds_of_runs_stays_small(sweep: list[str]) -> None:
     assert bench(*sweep) == 0
     traces = read_traces(Path("t.jsonl"))
@@ -381,6 +394,7 @@ def test_a_page_of_hundreds_of_runs_stays_small(sweep: list[str]) -> None:
     assert len(page(many).encode()) - few < 500 * len(many)
 
 
+@pytest.mark.usefixtures("plotless")
 def test_a_page_of_a_sweep_trusts_no_kind_of_prompt(sweep: list[str]) -> None:
     prompt = {"id": "<b>", "kind": "<script>alert(1)</script>\x1b", "prompt": "a"}
     with Path("p.jsonl").open("a") as file:
@@ -418,6 +432,7 @@ def test_the_terminal_shows_the_arms_and_a_line_a_run(sweep: list[str], capsys: 
     assert "Measured and predicted speed" in Path("t.html").read_text(encoding="utf-8")
 
 
+@pytest.mark.usefixtures("plotless")
 def test_a_trace_without_a_sweep_has_no_table_of_arms(sweep: list[str]) -> None:
     assert bench(*sweep) == 0
     html = page([replace(trace, bench=None) for trace in read_traces(Path("t.jsonl"))])
