@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import zip_longest
+from typing import Any
 
 from specx.decoding import Round, Times
 
@@ -46,6 +47,14 @@ class Choices:
         if done.drafter:
             self.gammas.setdefault(done.drafter, Counter())[n_proposed] += 1
         (self.speculating if n_proposed else self.plain).add(done)
+
+    def record(self) -> dict[str, Any]:
+        """As ``--json`` has it."""
+        return {
+            "gammas": {who: dict(sorted(n.items())) for who, n in self.gammas.items()},
+            "speculating": vars(self.speculating),
+            "plain": vars(self.plain),
+        }
 
 
 @dataclass

@@ -193,7 +193,7 @@ class _Generation:
             self.stop.reason = "interrupted"
         rest = self.stop.finish()
         self.writer.write(rest)
-        self.tracing.end(self.tally, self.stop, self.prefill_s, rest)
+        self.tracing.end(self.tally, self.stop, self.prefill_s, rest, self._estimate())
         self._close()
         return 130 if self.stop.reason == "interrupted" else 0
 
@@ -258,10 +258,8 @@ class _Generation:
             "tau": tally.tau,
             "expected_accepted": tally.expected_a_round(),
             "time": tally.time(),
-            "gammas": {who: dict(sorted(n.items())) for who, n in self.choices.gammas.items()},
-            "speculating": vars(self.choices.speculating),
-            "plain": vars(self.choices.plain),
-            "estimated": estimate(tally, self.choices, self.chosen.costs),
+            **self.choices.record(),
+            "estimated": self._estimate(),
             "settings": self._settings(),
             "models": {
                 role: {"backend": side.factory.name, **model.describe()}
@@ -269,6 +267,9 @@ class _Generation:
             },
             "backend": self.given["backend"],
         }
+
+    def _estimate(self) -> dict[str, Any] | None:
+        return estimate(self.tally, self.choices, self.chosen.costs)
 
     def _settings(self) -> dict[str, Any]:
         sampling, given = self.settings.sampling, self.given

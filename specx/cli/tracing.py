@@ -72,7 +72,14 @@ class Tracing:
         if self._writer is not None:
             self._writer.round(done)
 
-    def end(self, tally: Tally, stop: Stop, prefill_s: float, rest: str) -> None:
+    def end(
+        self,
+        tally: Tally,
+        stop: Stop,
+        prefill_s: float,
+        rest: str,
+        estimated: Mapping[str, Any] | None = None,
+    ) -> None:
         """Write the summary of a generation."""
         if self._writer is not None:
             self._writer.end(
@@ -82,6 +89,7 @@ class Tracing:
                     prefill_s=prefill_s,
                     trace_s=self._writer.seconds,
                     rest=rest,
+                    estimated=estimated,
                 )
             )
 

@@ -140,23 +140,23 @@ def title_of(trace: Trace) -> str:
 def result_of(trace: Trace) -> dict[str, Any]:
     """What ``specx run --json`` printed of it, as far as its footer asks."""
     header, summary = trace.header, trace.summary
-    models = dict(header.provenance.get("models") or {"verifier": {}})
-    if header.drafter is not None:
-        models.setdefault("drafter", {})
     settings = {
         "seed": header.seed,
         "template": "-",
         "rule": header.rule,
         "predict": "-",
         "demo_pair": False,
+        "draft": header.drafter is not None,
+        "gamma_by": "fixed",
         **header.settings,
     }
     return {
         "settings": settings,
-        "models": models,
         "stop_reason": summary.stop_reason if summary else None,
         "prefill_s": summary.prefill_s if summary else 0.0,
         "time": trace.tally().time(),
+        **trace.choices().record(),
+        "estimated": summary.estimated if summary else None,
     }
 
 

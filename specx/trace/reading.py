@@ -10,7 +10,7 @@ from typing import Any
 
 from specx.decoding import Times
 from specx.errors import UsageError
-from specx.stats import Tally
+from specx.stats import Choices, Tally
 from specx.trace.records import (
     SCHEMA,
     BenchSummary,
@@ -46,6 +46,13 @@ class Trace:
         """What was written after the prompt."""
         pieces = [token.piece for done in self.rounds for token in done.emitted]
         return "".join(pieces) + (self.summary.rest if self.summary else "")
+
+    def choices(self) -> Choices:
+        """How many tokens were proposed how often, and by whom."""
+        choices = Choices()
+        for done in self.rounds:
+            choices.add(done.as_round())
+        return choices
 
     def tally(self) -> Tally:
         """The same sums that the run made, from its rounds.

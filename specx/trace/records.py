@@ -182,6 +182,8 @@ class RoundRecord:
             times=self.times,
             uniforms=np.array([token.uniform for token in self.draft]),
             emitting=self.last.uniform,
+            drafter=self.drafter or "",
+            reason=self.reason,
         )
 
 
@@ -204,6 +206,8 @@ class Summary:
     """Seconds of `other` that went into the trace itself; `specx bench` counts none."""
     rest: str
     """Text still held back when the last round ended."""
+    estimated: dict[str, Any] | None = None
+    """The speed against plain decoding that the run's costs let one expect."""
     kind: Literal["summary"] = "summary"
 
 

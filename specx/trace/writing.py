@@ -189,7 +189,7 @@ def header_for(
         seed=settings.seed,
         sampling=asdict(settings.sampling),
         n_vocab=pair.verifier.n_vocab,
-        drafter=pair.drafter.name if pair.drafter else None,
+        drafter="+".join(drafter.name for drafter in pair.drafters(settings)) or None,
         labels=dict(labels or {}),
         settings=dict(shown or {}),
         provenance=dict(provenance or {}),
@@ -203,6 +203,7 @@ def summary_of(
     prefill_s: float = 0.0,
     trace_s: float = 0.0,
     rest: str = "",
+    estimated: Mapping[str, Any] | None = None,
 ) -> Summary:
     """What closes a generation: the numbers of `tally`, unrounded."""
     return Summary(
@@ -218,6 +219,7 @@ def summary_of(
         time=tally.time(),
         trace_s=trace_s,
         rest=rest,
+        estimated=None if estimated is None else dict(estimated),
     )
 
 

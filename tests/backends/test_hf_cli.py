@@ -140,7 +140,18 @@ def test_a_mixed_pair_writes_text(
     pytest.importorskip("torch")
     sides = ["--backend", verifier, "--draft-backend", drafter]
     models = ["-m", str(demo_verifier), "-md", str(demo_drafter), "-t", "1"]
-    asked = ["-p", "def read_file(path):", "-n", "24", "--temp", "0", "--ignore-eos", "--json"]
+    asked = [
+        "-p",
+        "def read_file(path):",
+        "-n",
+        "24",
+        "--gamma",
+        "4",
+        "--temp",
+        "0",
+        "--ignore-eos",
+        "--json",
+    ]
     done = python("-m", "specx", "run", *sides, *models, *asked)
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout)
