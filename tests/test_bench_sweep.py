@@ -416,3 +416,23 @@ def test_logits_are_kept_for_an_observer_alone(monkeypatch: pytest.MonkeyPatch) 
     assert kept == [False, False, *[True] * 6]  # the warm-ups, then three prompts
     found = [row for rounds in watcher.rounds for done in rounds for row in done.target]
     assert all(row.logits is not None for row in found)
+
+
+def test_passes_are_timed_in_the_middle_of_each_text_by_the_models_that_ran() -> None:
+    """Two tokens of prompt and 30 more: the middle is 17; each run times every width twice."""
+    chosen = plan(arm(), arm(2), n=30, repetitions=1, prompts=PROMPTS[:1])
+    results = sweep(chosen, VERIFIER, WRONG_AFTER_C)
+    profile = results.profiles["toy"]
+    assert profile.drafter is not None
+    assert (profile.verifier.n_past, profile.drafter.n_past) == (17, 17)
+    timed = results.timings["toy"]
+    assert {width: len(seconds) for width, seconds in timed["verifier"].items()} == {
+        1: 4,
+        2: 4,
+        3: 4,
+    }
+    assert {width: len(seconds) for width, seconds in timed["drafter"].items()} == {
+        1: 2,
+        2: 2,
+        3: 2,
+    }
