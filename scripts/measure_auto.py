@@ -1,18 +1,19 @@
 """`--gamma auto` against fixed gammas: temperature 0, so that every arm writes the same text.
 
     scripts/measure_auto.py VERIFIER.gguf DRAFTER.gguf --profile P.json -o auto.json
-    scripts/measure_auto.py VERIFIER.gguf --draft lookup --profile P.json --suite edit -o edit.json
+    scripts/measure_auto.py VERIFIER.gguf --draft lookup --profile P.json --gamma 0 -o lookup.json
 
 All arms of a prompt are interleaved in each repetition, in an order of its own. The best fixed
-gamma is chosen on one repetition and scored on the others, each in turn; a ratio's interval comes
-from a bootstrap over repetitions and prompts. Every run is written to the file at once, and one
-that is there is not made again.
+gamma is chosen on one repetition and scored on the others, each in turn. Every run is written to
+the file at once, and one that is there is not made again. The tables of docs/benchmarks.md come
+from such files.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import zlib
 from collections import defaultdict
 from pathlib import Path
 from statistics import median
@@ -20,36 +21,37 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from specx import LoadOptions, Pair, SamplingParams, Settings, Stop, Tally, get_backend
+from specx import LoadOptions, LogitsBackend, Pair, SamplingParams, Settings, Stop, Tally
+from specx import get_backend
 from specx.bench.profiling import encode_prompt
+from specx.bench.speedup import median_speedup
 from specx.cost import read_profile
+from specx.output import OutputFile
 from specx.stats import Choices
 from specx.suites import Prompt, suite
 
 GAMMAS = "0,1,2,3,4,6,8"
-RESAMPLES = 10_000
 AUTO, PLAIN = "auto", "0"
+FORMAT = 1
 
+Run: TypeAlias = "dict[str, Any]"
 Key: TypeAlias = "tuple[str, str, int]"
 """Prompt, arm, repetition."""
+Ratios: TypeAlias = "dict[str, list[float]]"
+"""By prompt, one a repetition."""
 
 
 def main() -> None:
     """Measure what is missing, and print the table."""
     options = parse_options()
-    runs = read(options.output)
-    arms = [*options.gamma.split(","), AUTO]
-    prompts = suite(options.suite)
+    file = OutputFile(options.output)
+    record = Record(settings_of(options), runs_in(options.output, settings_of(options)))
     with load(options) as pair:
-        for repetition in range(options.r):
-            for prompt in prompts:
-                order = np.random.default_rng([repetition, len(prompt.id)]).permutation(len(arms))
-                for arm in (arms[i] for i in order):
-                    key = (prompt.id, arm, repetition)
-                    if key not in runs:
-                        runs[key] = decode(pair, prompt, arm, options)
-                        write(options.output, runs)
-    show(runs, prompts, arms, options.r)
+        for key, prompt in record.missing():
+            record.runs[key] = decode(pair, prompt, key[1], options)
+            file.write(record.as_json())
+            print(*key, f"{record.runs[key]['tok_s']:.2f} tok/s", flush=True)
+    print(record.table())
 
 
 def parse_options() -> argparse.Namespace:
@@ -60,27 +62,73 @@ def parse_options() -> argparse.Namespace:
     parser.add_argument("--draft", default="model", help="model, lookup or model,lookup")
     parser.add_argument("--backend", default="llamacpp")
     parser.add_argument("--draft-backend", help="the verifier's by default")
+    parser.add_argument("--weights-cache", help="a folder for dequantised weights (hf)")
     parser.add_argument("--profile", type=Path, help="costs; without, the shipped table (cold)")
-    parser.add_argument("--live", action="store_true", help="learn costs from the run's times")
+    parser.add_argument("--frozen", action="store_true", help="no live timings, as under a --seed")
     parser.add_argument("--suite", default="all:1", help="prompts, as specx bench takes them")
     parser.add_argument("--gamma", default=GAMMAS, help="fixed gammas, 0 among them")
     parser.add_argument("--temp", type=float, default=0.0)
     parser.add_argument("-n", type=int, default=96)
-    parser.add_argument("-r", type=int, default=3)
+    parser.add_argument("-r", type=int, default=3, help="repetitions")
     parser.add_argument("-o", "--output", type=Path, required=True, help="runs, resumed")
     return parser.parse_args()
 
 
+def settings_of(options: argparse.Namespace) -> dict[str, Any]:
+    """What two calls must agree on to be one measurement; more repetitions only add to it."""
+    draft_model = None if options.model_draft is None else Path(options.model_draft).name
+    return {
+        "verifier": Path(options.model).name,
+        "drafter": draft_model,
+        "draft": options.draft,
+        "backend": options.backend,
+        "draft_backend": options.draft_backend or options.backend,
+        "costs": "table" if options.profile is None else "profile",
+        "live": not options.frozen,
+        "suite": options.suite,
+        "gammas": options.gamma.split(","),
+        "temperature": options.temp,
+        "n": options.n,
+        "repetitions": options.r,
+    }
+
+
+def runs_in(path: Path, settings: dict[str, Any]) -> dict[Key, Run]:
+    """Runs made before, with these settings."""
+    if not path.exists():
+        return {}
+    before = read(path)
+    same = {**before.settings, "repetitions": settings["repetitions"]}
+    if same != settings:
+        raise SystemExit(f"{path} was measured with other settings; give another file with -o")
+    return before.runs
+
+
+def read(path: Path) -> Record:
+    """A record, as it was written."""
+    data = json.loads(path.read_text(encoding="utf-8"))
+    if data.get("specx_auto") != FORMAT:
+        raise SystemExit(f"{path} is no record of scripts/measure_auto.py; give another with -o")
+    runs = {(run["prompt"], run["arm"], run["repetition"]): run["run"] for run in data["runs"]}
+    return Record(data["settings"], runs)
+
+
 def load(options: argparse.Namespace) -> Pair:
     """The pair; the context holds the longest prompt."""
-    verifier = get_backend(options.backend).load(options.model, LoadOptions())
+    verifier = load_model(options, options.backend, options.model)
     if options.model_draft is None:
         return Pair(verifier)
-    backend = get_backend(options.draft_backend or options.backend)
-    return Pair(verifier, backend.load(options.model_draft, LoadOptions()))
+    backend = options.draft_backend or options.backend
+    return Pair(verifier, load_model(options, backend, options.model_draft))
 
 
-def decode(pair: Pair, prompt: Prompt, arm: str, options: argparse.Namespace) -> dict[str, Any]:
+def load_model(options: argparse.Namespace, backend: str, model: str) -> LogitsBackend:
+    """A model on its runtime."""
+    cache = options.weights_cache if backend == "hf" else None
+    return get_backend(backend).load(model, LoadOptions(weights_cache=cache))
+
+
+def decode(pair: Pair, prompt: Prompt, arm: str, options: argparse.Namespace) -> Run:
     """One generation of an arm from empty caches."""
     for model in pair.models:
         model.truncate(0)
@@ -92,7 +140,7 @@ def decode(pair: Pair, prompt: Prompt, arm: str, options: argparse.Namespace) ->
         draft=names if arm == AUTO else names[:1],
     )
     profile = None if options.profile is None else read_profile(options.profile)
-    schedule = pair.schedule(settings, pair.costs(profile, live=options.live))
+    schedule = pair.schedule(settings, pair.costs(profile, live=not options.frozen))
     tokens = encode_prompt(pair.verifier.tokenizer, prompt.text, raw=False)
     n_prompt = len(tokens)
     pair.prefill(tokens)
@@ -103,80 +151,133 @@ def decode(pair: Pair, prompt: Prompt, arm: str, options: argparse.Namespace) ->
         tally.add(done)
         choices.add(done)
     seconds = clock() - begun
-    print(f"{prompt.id:<16} {arm:>4} {tally.n_tokens / seconds:7.2f} tok/s", flush=True)
-    gammas = {who: {str(g): n for g, n in counts.items()} for who, counts in choices.gammas.items()}
     return {
-        "seconds": seconds,
-        "tokens": tokens[n_prompt:],
+        "tok_s": tally.n_tokens / seconds,
+        "rounds": tally.rounds,
+        "text": zlib.crc32(np.array(tokens[n_prompt:], dtype="<i4").tobytes()),
         "alpha": tally.alpha,
         "tau": tally.tau,
-        "gammas": gammas,
+        "gammas": {
+            who: {str(g): n for g, n in sorted(counts.items())}
+            for who, counts in choices.gammas.items()
+        },
     }
 
 
-def read(path: Path) -> dict[Key, dict[str, Any]]:
-    """Runs made before."""
-    if not path.exists():
-        return {}
-    return {tuple(run.pop("key")): run for run in json.loads(path.read_text())}
+class Record:
+    """What was measured."""
+
+    def __init__(self, settings: dict[str, Any], runs: dict[Key, Run]) -> None:
+        self.settings = settings
+        self.runs = runs
+        self.prompts = suite(settings["suite"])
+        self.arms: list[str] = [*settings["gammas"], AUTO]
+
+    def missing(self) -> list[tuple[Key, Prompt]]:
+        """What is still to be run, in its order."""
+        found = []
+        for repetition in range(self.settings["repetitions"]):
+            for number, prompt in enumerate(self.prompts):
+                order = np.random.default_rng([repetition, number]).permutation(len(self.arms))
+                keys = [(prompt.id, self.arms[i], repetition) for i in order]
+                found += [(key, prompt) for key in keys if key not in self.runs]
+        return found
+
+    def as_json(self) -> str:
+        """A run a line."""
+        names = ("prompt", "arm", "repetition")
+        runs = [
+            json.dumps({**dict(zip(names, key, strict=True)), "run": run})
+            for key, run in self.runs.items()
+        ]
+        head = json.dumps(self.settings, indent=1)
+        lines = ",\n  ".join(runs)
+        return f'{{"specx_auto": {FORMAT},\n "settings": {head},\n "runs": [\n  {lines}]}}\n'
+
+    def speeds(self, prompt: Prompt, arm: str) -> list[float]:
+        """Tokens a second, one a repetition."""
+        repetitions = range(self.settings["repetitions"])
+        return [self.runs[prompt.id, arm, i]["tok_s"] for i in repetitions]
+
+    def best(self, prompt: Prompt) -> list[str]:
+        """The fixed gamma that was fastest in each repetition."""
+        speeds = {arm: self.speeds(prompt, arm) for arm in self.settings["gammas"]}
+        repetitions = range(self.settings["repetitions"])
+        return [max(speeds, key=lambda arm: speeds[arm][i]) for i in repetitions]
+
+    def against_best(self, prompt: Prompt) -> list[float]:
+        """Auto over the gamma that was best in the other repetitions, one ratio a repetition."""
+        best, auto = self.best(prompt), self.speeds(prompt, AUTO)
+        ratios = []
+        for i, speed in enumerate(auto):
+            others = [j for j in range(len(auto)) if j != i] or [i]
+            ratios.append(median(speed / self.speeds(prompt, best[j])[i] for j in others))
+        return ratios
+
+    def against_plain(self, prompt: Prompt) -> list[float]:
+        """Auto over the verifier alone."""
+        pairs = zip(self.speeds(prompt, AUTO), self.speeds(prompt, PLAIN), strict=True)
+        return [auto / plain for auto, plain in pairs]
+
+    def same_text(self) -> bool:
+        """Whether every arm of a prompt wrote the same."""
+        texts = defaultdict(set)
+        for (prompt, _, _), run in self.runs.items():
+            texts[prompt].add(run["text"])
+        return all(len(each) == 1 for each in texts.values())
+
+    def words(self) -> str:
+        """How it was measured."""
+        known = self.settings
+        costs = "a profile" if known["costs"] == "profile" else "the shipped table"
+        live = ", corrected by live timings" if known["live"] else ", no live timings"
+        text = "" if self.same_text() else ", texts that differ between the arms"
+        return (
+            f" ({known['n']} tokens, temperature {known['temperature']:g}, "
+            f"{known['repetitions']} interleaved repetitions, costs from {costs}{live}{text})"
+        )
+
+    def table(self) -> str:
+        """Auto against the best fixed gamma and against the verifier alone, by kind and over all.
+
+        Without a fixed gamma but 0, the comparison with the best of them is left out.
+        """
+        fixed = self.settings["gammas"] != [PLAIN]
+        header = ["kind", "best fixed gamma", "auto / best fixed", "auto / alone", "auto drafted"]
+        rows = [header, ["---", "---", "---:", "---:", "---"]]
+        for prompt in self.prompts:
+            rows.append([prompt.id, *self._row([prompt], fixed), self._drafted([prompt])])
+        rows.append(["**all**", *self._row(self.prompts, fixed), self._drafted(self.prompts)])
+        if not fixed:
+            rows = [[row[0], *row[3:]] for row in rows]
+        return "".join(f"| {' | '.join(row)} |\n" for row in rows)
+
+    def _row(self, prompts: list[Prompt], fixed: bool) -> list[str]:
+        best = sorted({arm for prompt in prompts for arm in self.best(prompt)}, key=int)
+        over_best = {prompt.id: self.against_best(prompt) for prompt in prompts}
+        over_plain = {prompt.id: self.against_plain(prompt) for prompt in prompts}
+        return [", ".join(best) if fixed else "", interval(over_best), interval(over_plain)]
+
+    def _drafted(self, prompts: list[Prompt]) -> str:
+        """How many rounds had how long a draft."""
+        rounds, drafts, proposed = 0, 0, 0
+        for prompt in prompts:
+            for i in range(self.settings["repetitions"]):
+                run = self.runs[prompt.id, AUTO, i]
+                rounds += run["rounds"]
+                for counts in run["gammas"].values():
+                    drafts += sum(n for g, n in counts.items() if g != PLAIN)
+                    proposed += sum(int(g) * n for g, n in counts.items())
+        if not drafts:
+            return "nothing"
+        return f"{proposed / drafts:.1f} tokens in {drafts / rounds:.0%} of rounds"
 
 
-def write(path: Path, runs: dict[Key, dict[str, Any]]) -> None:
-    """All runs, in one go."""
-    part = path.with_suffix(".part")
-    part.write_text(json.dumps([{"key": list(key), **run} for key, run in runs.items()]))
-    part.replace(path)
-
-
-def show(
-    runs: dict[Key, dict[str, Any]], prompts: list[Prompt], arms: list[str], repeats: int
-) -> None:
-    """Auto against the best fixed gamma and against plain, by kind and over all."""
-    print(f"\n{'kind':<12} best  auto/best (95%)        auto/plain (95%)       same text")
-    best_ratios, plain_ratios = [], []
-    by_kind: dict[str, list[Prompt]] = defaultdict(list)
-    for prompt in prompts:
-        by_kind[prompt.kind].append(prompt)
-    for kind, of_kind in by_kind.items():
-        best, plain, chosen, same = [], [], [], True
-        for prompt in of_kind:
-            speeds = {arm: [speed(runs[prompt.id, arm, i]) for i in range(repeats)] for arm in arms}
-            found, names = against_best(speeds, repeats)
-            best += found
-            chosen += names
-            plain += [a / b for a, b in zip(speeds[AUTO], speeds[PLAIN], strict=True)]
-            texts = {tuple(runs[prompt.id, arm, 0]["tokens"]) for arm in arms}
-            same = same and len(texts) == 1
-        best_ratios += best
-        plain_ratios += plain
-        names_shown = "/".join(sorted(set(chosen)))
-        print(f"{kind:<12} {names_shown:<5} {interval(best)}  {interval(plain)}  {same}")
-    print(f"{'all':<12}       {interval(best_ratios)}  {interval(plain_ratios)}")
-
-
-def speed(run: dict[str, Any]) -> float:
-    """Tokens a second."""
-    return len(run["tokens"]) / float(run["seconds"])
-
-
-def against_best(speeds: dict[str, list[float]], repeats: int) -> tuple[list[float], list[str]]:
-    """Auto over the fixed gamma that was best on another repetition, and which those were."""
-    fixed = [arm for arm in speeds if arm != AUTO]
-    ratios, chosen = [], []
-    for chosen_on in range(repeats):
-        best = max(fixed, key=lambda arm: speeds[arm][chosen_on])
-        chosen.append(best)
-        others = [i for i in range(repeats) if i != chosen_on or repeats == 1]
-        ratios += [speeds[AUTO][i] / speeds[best][i] for i in others]
-    return ratios, chosen
-
-
-def interval(ratios: list[float]) -> str:
-    """The median, and a bootstrap interval of it."""
-    rng = np.random.default_rng(0)
-    drawn = np.median(rng.choice(ratios, (RESAMPLES, len(ratios))), axis=1)
-    low, high = np.quantile(drawn, [0.025, 0.975])
-    return f"{median(ratios):.3f} ({low:.3f} to {high:.3f})"
+def interval(ratios: Ratios) -> str:
+    """The median over prompts, and its interval; over repetitions where there is one prompt."""
+    found = median_speedup(ratios)
+    assert found is not None
+    return f"{found.value:.2f}x ({found.low:.2f} to {found.high:.2f})"
 
 
 if __name__ == "__main__":

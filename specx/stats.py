@@ -135,7 +135,7 @@ class Tally:
 
     def expected_a_round(self) -> dict[str, float] | None:
         """By rule: tokens accepted a round in expectation; None where nothing was drafted."""
-        if not self.expected:
+        if not self.proposed:
             return None
         return {rule: tokens / self.rounds for rule, tokens in self.expected.items()}
 

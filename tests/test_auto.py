@@ -6,6 +6,7 @@ Runs are seeded and none of them asks a clock. What a fixed gamma takes is compu
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -165,6 +166,36 @@ def test_stalls_and_throttling_do_no_harm() -> None:
             assert undisturbed / best_fixed(costs, acceptance(EASE[ease])) - 1 < 0.04
 
 
+@pytest.mark.parametrize("off", [0.92, 1.0, 1.08])
+@pytest.mark.parametrize("ease", EASE)
+def test_noise_on_single_passes_does_not_make_it_draft_in_vain(off: float, ease: str) -> None:
+    """Where nothing pays: each round 8% off, the first a third too long, as after a prompt."""
+    costs, taken = profile("Q4_K_M"), []
+    one = off * costs.verifier(1)
+    true = replace(costs, verifier=curve([one, *costs.verifier.seconds[1:]], WIDTHS))
+    for seed in range(SEEDS):
+        rng = np.random.default_rng(seed)
+        world = World(
+            true, lambda n: EASE[ease], SPREAD, seed=seed,
+            slow=lambda n, rng=rng: (1.33 if n == 64 else 1.0) * np.exp(0.08 * rng.normal()),  # type: ignore[misc]
+        )  # fmt: skip
+        done = world.run(auto(costs, live=True), 96)
+        taken.append(true_seconds(done.gammas, true, done.length - 64) / one)
+    assert np.mean(taken) < 1.02
+
+
+def test_a_plain_round_comes_again_while_it_drafts() -> None:
+    """T(1) is measured again after 24, 48, 96, 192 and then every 256 drafted tokens."""
+    done = World(profile("F16"), lambda n: 3.5, SPREAD).run(auto(profile("F16"), live=True), 900)
+    lengths = [n - 64 for n, _ in done.times[:-1]]
+    audits = [n for n, why in zip(lengths, done.reasons, strict=True) if why == "audit"]
+    assert audits[:3] == [0, 1, 2]
+    gaps = np.diff(audits[2:])
+    for gap, wanted in zip(gaps, (24, 48, 96, 192, 256), strict=False):
+        assert wanted <= gap <= wanted + 20  # a round may be long
+    assert len(gaps) >= 5
+
+
 def true_seconds(gammas: list[int], costs: Profile, n_tokens: int) -> float:
     assert costs.drafter is not None
     rounds = [costs.verifier(g + 1) + g * costs.drafter(1) for g in gammas]
@@ -177,7 +208,7 @@ def test_costs_are_learnt_from_a_wrong_table() -> None:
     done = World(true, lambda n: 2.0, SPREAD).run(auto(table, "table", live=True), 2000)
     best = best_fixed(true, acceptance(2.0))
     assert done.seconds(600) / best - 1 < 0.1
-    assert done.reasons[:2] == ["audit", "audit"]  # T(1) is measured first
+    assert done.reasons[:3] == ["audit"] * 3  # T(1) is measured first
 
 
 @pytest.mark.parametrize("feature", ["useless", "inverted", "drifting"])

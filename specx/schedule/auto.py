@@ -39,15 +39,21 @@ PAYS = 1.01
 SPREAD = 8
 """Rounds over which a drafter's catching up is spread when drafters are compared."""
 WINDOWS = (256, 128, 64, 32, 16)
+RESERVE = 1.5
+"""Plain tokens in the bank that the first trials leave to looking back: it tells more for them."""
+NEAR = 4
+"""Tokens that a drafter may lag behind and still be tried at once."""
 DOUBT = 0.75
 """Costs that can be put right are not taken at their word: they may be a third too high."""
 RICH = 6.0
 """Plain tokens in the bank from which looking back need not become rarer."""
 FADE = 0.985
 """What a token of text that was decoded plainly leaves of old labels' weight."""
-AUDIT_EVERY, AUDIT_ROUNDS = 1000, 4
-FIRST_PLAIN = {"profile": 1, "table": 2}
-"""Plain rounds at the start where times are measured: all is compared with a single pass."""
+AUDIT_FIRST, AUDIT_LAST = 24, 256
+"""Drafted tokens after which a plain round is due where times are measured; doubles up to the last.
+All is compared with a single pass, and a few of them at the start may have been slow ones."""
+FIRST_PLAIN = 3
+"""Plain rounds at the start where times are measured. The first is not: after a prompt it is slow."""
 
 
 @dataclass
@@ -59,6 +65,7 @@ class _Side:
     """Whether its proposals are known and cost nothing."""
     margin: Margin = field(default_factory=Margin)
     parking: Parking = field(default_factory=Parking)
+    looked_back: bool = False
 
     def classes(self, outlook: Outlook, n: int) -> list[int]:
         """The class of each of `n` proposals."""
@@ -110,8 +117,9 @@ class Auto:
         self._sides: dict[str, _Side] = {}
         self._guesses: list[tuple[_Side, int, int]] = []
         self._plain_probs: deque[float] = deque(maxlen=HINDSIGHT)
-        self._audit = FIRST_PLAIN[costs.source] if costs.live else 0
-        self._since_audit = 0
+        self._audit = FIRST_PLAIN if costs.live else 0
+        self._measuring = not costs.live
+        self._since_plain, self._audit_after = 0, AUDIT_FIRST
         self._now: _Round | None = None
 
     # Before the round
@@ -199,7 +207,7 @@ class Auto:
         limit = min(most_proposals(outlook, room), MOST_STEPS)
         if side.free or limit == 0 or not self._could_pay(limit):
             return None
-        if outlook.lag <= 1:
+        if outlook.lag <= NEAR:
             return self._try(side, outlook, drafter, limit)
         if not side.parking.over:
             return None
@@ -220,7 +228,9 @@ class Auto:
         if best_choice(hopes, costs, full=self._full(side)).rate * costs[0] <= needed:
             return None
         trial = cheapest_trial(side.acceptance.rates()[:limit], costs)
-        if not self.bank.affords(trial.loss):
+        behind = self._catching_up(side, outlook) / self.costs.plain
+        reserve = 0.0 if side.looked_back else RESERVE
+        if not self.bank.affords(trial.loss + behind + reserve):
             return None
         self._begin(side, outlook, trial.k, 0.0)
         return Plan(drafter, trial.k, "try")
@@ -292,8 +302,9 @@ class Auto:
             self._learn_draft(now, outcome)
         if n_proposed:
             self._plain_probs.clear()
-            self._since_audit += 1
+            self._since_plain += outcome.decided
         else:
+            self._since_plain = 0
             self._plain_probs.append(outcome.prob(outcome.token))
             for side in self._sides.values():
                 side.parking.wait(1)
@@ -316,6 +327,7 @@ class Auto:
     def _learn_hindsight(self, side: _Side, hindsight: Sequence[float]) -> None:
         """min(1, Q(x) / P(x)) at tokens drawn from P: its mean is sum min(P, Q)."""
         pairs = list(zip(reversed(hindsight), reversed(self._plain_probs), strict=False))
+        side.looked_back = True
         side.acceptance.age(FADE**side.parking.waited)
         side.parking.looked(rich=self.bank.balance > RICH)
         for draft, target in reversed(pairs):
@@ -330,8 +342,10 @@ class Auto:
             expected += costs.draft(now.outlook.lag + 1) - costs.draft(1)
             expected += (steps - n_proposed) * costs.draft(1)
             costs.learn_draft(now.outlook.lag + 1, steps, outcome.draft_seconds)
-        costs.learn_verify(n_proposed + 1, outcome.verify_seconds)
-        costs.learn_core(2 * n_proposed + 1, outcome.core_seconds)
+        if self._measuring:
+            costs.learn_verify(n_proposed + 1, outcome.verify_seconds)
+            costs.learn_core(2 * n_proposed + 1, outcome.core_seconds)
+        self._measuring = True
         spent = expected
         if costs.live:
             seconds = outcome.draft_seconds + outcome.verify_seconds + outcome.core_seconds
@@ -339,11 +353,11 @@ class Auto:
         self.bank.book(outcome.decided, spent / costs.plain)
 
     def _count_audit(self) -> None:
-        """Every so often a few plain rounds, lest T(1) be believed long after it changed."""
+        """Every so often a plain round, lest T(1) be believed long after it changed."""
         if self._audit > 0:
             self._audit -= 1
-        elif self.costs.live and self._since_audit >= AUDIT_EVERY:
-            self._audit, self._since_audit = AUDIT_ROUNDS, 0
+        elif self.costs.live and self._since_plain >= self._audit_after:
+            self._audit, self._audit_after = 1, min(2 * self._audit_after, AUDIT_LAST)
 
 
 def _length_class(length: int) -> int:
