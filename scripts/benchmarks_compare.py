@@ -1,6 +1,6 @@
 """The worked comparisons of docs/benchmarks.md: is it the algorithm or the runtime?
 
-    scripts/benchmarks_compare.py --models models/test          # a quarter of an hour
+    scripts/benchmarks_compare.py --models models/test          # ten minutes
     scripts/benchmarks_compare.py --models models/test runtime  # one of them
 
 Each is one `specx compare` command; its JSON is kept in docs/benchmarks. The page's tables are
@@ -21,8 +21,8 @@ RECORDS = Path(__file__).resolve().parent.parent / "docs" / "benchmarks"
 DRAFTER = "qwen2.5-coder-0.5b-instruct-q4_k_m.gguf"
 Q4_K_M = "qwen2.5-coder-1.5b-instruct-q4_k_m.gguf"
 F16 = "qwen2.5-coder-1.5b-instruct-f16.gguf"
-# Two prompts of a kind say more than two runs of one: prompts are what an interval is over.
-PROMPTS = "--suite factual:2,opinion:2,code:2 -r 1 -n 64"
+# Each prompt once: prompts are what an interval is over.
+PROMPTS = "--suite factual:1,opinion:1,code:1 -r 1 -n 64"
 COMMANDS = {
     "runtime": f"-m {F16} -md {DRAFTER} {PROMPTS}",
     "quantisation": f"-m {Q4_K_M} --against {F16} -md {DRAFTER} {PROMPTS}",

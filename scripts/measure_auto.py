@@ -21,8 +21,16 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from specx import LoadOptions, LogitsBackend, Pair, SamplingParams, Settings, Stop, Tally
-from specx import get_backend
+from specx import (
+    LoadOptions,
+    LogitsBackend,
+    Pair,
+    SamplingParams,
+    Settings,
+    Stop,
+    Tally,
+    get_backend,
+)
 from specx.bench.profiling import encode_prompt
 from specx.bench.speedup import median_speedup
 from specx.cost import read_profile

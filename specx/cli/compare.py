@@ -14,7 +14,7 @@ from specx.backend import Tokenizer
 from specx.bench import Arm, Plan, Results, warnings_of
 from specx.bench.profiling import encode_prompt
 from specx.cli.load import with_demo_pair
-from specx.cli.options import MODELS, RUNTIME, add_options, prompt_options
+from specx.cli.options import MODELS, RUNTIME, SAMPLING, add_options, prompt_options
 from specx.cli.progress import Progress
 from specx.cli.systems import load_both, plan_both, traits_of
 from specx.cli.tables import print_rows
@@ -63,12 +63,7 @@ DRAFTING = [
         show_default=True,
         help="How drafted tokens are accepted.",
     ),
-    click.option(
-        "--temp", type=float, default=0.7, show_default=True, help="Temperature; 0 is greedy."
-    ),
-    click.option("--top-k", type=int, default=0, show_default=True, help="0 is off."),
-    click.option("--top-p", type=float, default=0.9, show_default=True, help="1 is off."),
-    click.option("--min-p", type=float, default=0.0, show_default=True, help="0 is off."),
+    *SAMPLING,
 ]
 
 OUTPUT = [

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-__all__ = ["MODELS", "RUNTIME", "add_options", "prompt_options"]
+__all__ = ["MODELS", "RUNTIME", "SAMPLING", "add_options", "prompt_options"]
 
 
 def add_options(options: Sequence[Callable[[Any], Any]]) -> Callable[[Any], Any]:
@@ -56,6 +56,15 @@ RUNTIME = [
     click.option(
         "--weights-cache", metavar="DIR", help="Keep dequantised GGUF weights in this folder (hf)."
     ),
+]
+
+SAMPLING = [
+    click.option(
+        "--temp", type=float, default=0.7, show_default=True, help="Temperature; 0 is greedy."
+    ),
+    click.option("--top-k", type=int, default=0, show_default=True, help="0 is off."),
+    click.option("--top-p", type=float, default=0.9, show_default=True, help="1 is off."),
+    click.option("--min-p", type=float, default=0.0, show_default=True, help="0 is off."),
 ]
 
 

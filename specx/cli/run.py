@@ -15,7 +15,7 @@ from specx.backend import Tokenizer
 from specx.chat import encode_chat
 from specx.cli.drafting import DRAFTING, Chosen, draft_settings, drafter_needed, estimate
 from specx.cli.load import FIELDS, Side, load_pair, plan_sides
-from specx.cli.options import MODELS, RUNTIME, add_options
+from specx.cli.options import MODELS, RUNTIME, SAMPLING, add_options
 from specx.cli.progress import Progress
 from specx.cli.show import Writer, footer, legend, wants_styles
 from specx.cli.tracing import TRACE, Tracing
@@ -65,12 +65,7 @@ GENERATION = [
         show_default=True,
         help="How drafted tokens are accepted; all are exact, and block accepts most.",
     ),
-    click.option(
-        "--temp", type=float, default=0.7, show_default=True, help="Temperature; 0 is greedy."
-    ),
-    click.option("--top-k", type=int, default=0, show_default=True, help="0 is off."),
-    click.option("--top-p", type=float, default=0.9, show_default=True, help="1 is off."),
-    click.option("--min-p", type=float, default=0.0, show_default=True, help="0 is off."),
+    *SAMPLING,
     click.option(
         "-s",
         "--seed",

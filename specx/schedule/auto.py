@@ -53,7 +53,7 @@ AUDIT_FIRST, AUDIT_LAST = 24, 256
 """Drafted tokens after which a plain round is due where times are measured; doubles up to the last.
 All is compared with a single pass, and a few of them at the start may have been slow ones."""
 FIRST_PLAIN = 3
-"""Plain rounds at the start where times are measured. The first is not: after a prompt it is slow."""
+"""Plain rounds at the start where times are measured; the first, slow after a prompt, is not."""
 
 
 @dataclass
