@@ -13,7 +13,7 @@ WEIGHT = 3.0
 """Labels that the prior is worth."""
 FADES = 8.0
 """Labels that halve it."""
-SUREST = 0.995
+SUREST, MOST_HOPED = 0.995, 0.97
 
 
 class Acceptance:
@@ -46,7 +46,9 @@ class Acceptance:
         """The chance by class, two standard errors higher: the less was seen, the higher."""
         pairs = zip(self.rates(), self._known, strict=True)
         hopes = (rate + 2 * math.sqrt(rate * (1 - rate) / known) for rate, known in pairs)
-        return [min(hope, SUREST) for hope in hopes]
+        return [
+            max(rate, min(hope, MOST_HOPED)) for rate, hope in zip(self.rates(), hopes, strict=True)
+        ]
 
     def learn(self, classes: Sequence[int], survival: Sequence[float]) -> None:
         """Take in a verified draft: the class of each token, and `Rule.survival` of it.

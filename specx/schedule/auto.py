@@ -39,12 +39,10 @@ PAYS = 1.01
 SPREAD = 8
 """Rounds over which a drafter's catching up is spread when drafters are compared."""
 WINDOWS = (256, 128, 64, 32, 16)
-RESERVE = 1.5
-"""Plain tokens in the bank that the first trials leave to looking back: it tells more for them."""
 NEAR = 4
 """Tokens that a drafter may lag behind and still be tried at once."""
-DOUBT = 0.75
-"""Costs that can be put right are not taken at their word: they may be a third too high."""
+DOUBT = {"profile": 0.9, "table": 0.75}
+"""Costs that can be put right are not taken at their word: they may be so much too high."""
 RICH = 6.0
 """Plain tokens in the bank from which looking back need not become rarer."""
 FADE = 0.985
@@ -65,7 +63,6 @@ class _Side:
     """Whether its proposals are known and cost nothing."""
     margin: Margin = field(default_factory=Margin)
     parking: Parking = field(default_factory=Parking)
-    looked_back: bool = False
 
     def classes(self, outlook: Outlook, n: int) -> list[int]:
         """The class of each of `n` proposals."""
@@ -224,13 +221,12 @@ class Auto:
         """Draft although it is not expected to pay, where it still may: too little is known yet."""
         costs = self.costs.rounds(free=False)
         hopes = side.acceptance.hopeful_rates()[:limit]
-        needed = PAYS * (DOUBT if self.costs.live else 1.0)
+        needed = PAYS * (DOUBT[self.costs.source] if self.costs.live else 1.0)
         if best_choice(hopes, costs, full=self._full(side)).rate * costs[0] <= needed:
             return None
         trial = cheapest_trial(side.acceptance.rates()[:limit], costs)
         behind = self._catching_up(side, outlook) / self.costs.plain
-        reserve = 0.0 if side.looked_back else RESERVE
-        if not self.bank.affords(trial.loss + behind + reserve):
+        if not self.bank.affords(trial.loss + behind):
             return None
         self._begin(side, outlook, trial.k, 0.0)
         return Plan(drafter, trial.k, "try")
@@ -327,7 +323,6 @@ class Auto:
     def _learn_hindsight(self, side: _Side, hindsight: Sequence[float]) -> None:
         """min(1, Q(x) / P(x)) at tokens drawn from P: its mean is sum min(P, Q)."""
         pairs = list(zip(reversed(hindsight), reversed(self._plain_probs), strict=False))
-        side.looked_back = True
         side.acceptance.age(FADE**side.parking.waited)
         side.parking.looked(rich=self.bank.balance > RICH)
         for draft, target in reversed(pairs):
