@@ -5,7 +5,9 @@
     scripts/benchmarks.py page                             # writes the tables into the page
     scripts/benchmarks.py page --check                     # only compares
 
-Each table is one `specx bench` command a verifier; its JSON is kept in docs/benchmarks.
+Each table is one `specx bench` command a verifier; its JSON is kept in docs/benchmarks. What
+`--gamma auto`, `specx compare` and other programs give is measured by scripts/measure_auto.py,
+scripts/benchmarks_compare.py and scripts/bench_peers.py, and written into the page here.
 """
 
 from __future__ import annotations
@@ -20,6 +22,9 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+import measure_auto
+from benchmarks_compare import compare_tables
+from peers.page import peers_table, rules_table
 from specx.bench import read_results, results_record, summarise
 from specx.bench.explain import explain
 from specx.bench.speedup import median_speedup
@@ -40,6 +45,8 @@ COMMANDS = {
     "temperature": "--suite factual:1 --temp 0.01,0.3,0.7 --gamma 4 -n 200 -r 2",
     "kind": "--suite factual:1,opinion:1 --gamma 4 -n 200 -r 2",
 }
+AUTO_PARTS = (("f16", "F16"), ("q4_k_m", "Q4_K_M"))
+LOOKUP_PARTS = (("lookup-f16", "F16"), ("lookup-q4_k_m", "Q4_K_M"))
 WIDTHS = (1, 2, 3, 4, 5, 6, 8, 9, 12, 16, 24, 32)
 REFERENCE = "reference"
 
@@ -253,6 +260,22 @@ def time_table() -> str:
     return markdown(["verifier", "arm", *parts], rows)
 
 
+def auto_table() -> str:
+    """`--gamma auto` with a draft model."""
+    return "\n".join(auto_part(*part) for part in AUTO_PARTS)
+
+
+def lookup_table() -> str:
+    """`--gamma auto` with lookup drafts."""
+    return "\n".join(auto_part(*part) for part in LOOKUP_PARTS)
+
+
+def auto_part(name: str, words: str) -> str:
+    """One record of scripts/measure_auto.py."""
+    record = measure_auto.read(RECORDS / f"auto-{name}.json")
+    return f"{words}{record.words()}:\n\n{record.table()}"
+
+
 def machine_table() -> str:
     """What it was measured on."""
     record = json.loads(file_of("gamma", "F16").read_text(encoding="utf-8"))["provenance"]
@@ -281,6 +304,11 @@ TABLES: dict[str, Callable[[], str]] = {
     "temperature": temperature_table,
     "kind": kind_table,
     "prediction": prediction_table,
+    "auto": auto_table,
+    "lookup": lookup_table,
+    "compare": compare_tables,
+    "peers": peers_table,
+    "rules": rules_table,
 }
 
 if __name__ == "__main__":

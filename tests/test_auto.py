@@ -211,6 +211,20 @@ def test_costs_are_learnt_from_a_wrong_table() -> None:
     assert done.reasons[:3] == ["audit"] * 3  # T(1) is measured first
 
 
+@pytest.mark.parametrize("unit", [0.01, 100.0])
+def test_a_table_may_be_in_any_unit_of_time(unit: float) -> None:
+    """It knows ratios, not seconds; what the first measured round costs is no debt."""
+    true = profile("F16")
+    table = Profile(
+        verifier=curve([unit * s for s in true.verifier.seconds], WIDTHS),
+        drafter=curve([unit * s for s in true.drafter.seconds], WIDTHS) if true.drafter else None,
+    )
+    schedule = auto(table, "table", live=True)
+    done = World(true, lambda n: 2.0, SPREAD).run(schedule, 96)
+    assert schedule.bank.lowest > 0
+    assert np.mean(np.array(done.gammas) > 0) > 0.7
+
+
 @pytest.mark.parametrize("feature", ["useless", "inverted", "drifting"])
 def test_a_margin_that_misleads_does_no_harm(feature: str) -> None:
     features: dict[str, Callable[[float, np.random.Generator], float]] = {

@@ -13,7 +13,9 @@ WEIGHT = 3.0
 """Labels that the prior is worth."""
 FADES = 8.0
 """Labels that halve it."""
-SUREST, MOST_HOPED = 0.995, 0.97
+SUREST = 0.995
+MOST_HOPED = 0.97
+"""Acceptance to hope for before it was seen: what pays only above it is not worth a search."""
 
 
 class Acceptance:
@@ -44,11 +46,11 @@ class Acceptance:
 
     def hopeful_rates(self) -> list[float]:
         """The chance by class, two standard errors higher: the less was seen, the higher."""
-        pairs = zip(self.rates(), self._known, strict=True)
-        hopes = (rate + 2 * math.sqrt(rate * (1 - rate) / known) for rate, known in pairs)
-        return [
-            max(rate, min(hope, MOST_HOPED)) for rate, hope in zip(self.rates(), hopes, strict=True)
-        ]
+        hopes = []
+        for rate, known in zip(self.rates(), self._known, strict=True):
+            hope = rate + 2 * math.sqrt(rate * (1 - rate) / known)
+            hopes.append(max(rate, min(hope, MOST_HOPED)))
+        return hopes
 
     def learn(self, classes: Sequence[int], survival: Sequence[float]) -> None:
         """Take in a verified draft: the class of each token, and `Rule.survival` of it.

@@ -332,15 +332,17 @@ class Auto:
         """Learn the costs, and charge the bank with the round's time in plain tokens."""
         now, costs = self._now, self.costs
         steps = now.steps if now is not None else 0
-        expected = costs.rounds(free=now is None or now.side.free)[n_proposed]
         if now is not None and steps:
-            expected += costs.draft(now.outlook.lag + 1) - costs.draft(1)
-            expected += (steps - n_proposed) * costs.draft(1)
             costs.learn_draft(now.outlook.lag + 1, steps, outcome.draft_seconds)
         if self._measuring:
             costs.learn_verify(n_proposed + 1, outcome.verify_seconds)
             costs.learn_core(2 * n_proposed + 1, outcome.core_seconds)
         self._measuring = True
+        # After learning: a table's unit of time is another one than the clock's.
+        expected = costs.rounds(free=now is None or now.side.free)[n_proposed]
+        if now is not None and steps:
+            expected += costs.draft(now.outlook.lag + 1) - costs.draft(1)
+            expected += (steps - n_proposed) * costs.draft(1)
         spent = expected
         if costs.live:
             seconds = outcome.draft_seconds + outcome.verify_seconds + outcome.core_seconds
