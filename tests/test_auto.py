@@ -184,6 +184,22 @@ def test_noise_on_single_passes_does_not_make_it_draft_in_vain(off: float, ease:
     assert np.mean(taken) < 1.02
 
 
+def test_the_first_pass_after_a_prompt_is_not_measured() -> None:
+    costs = profile("F16")
+    world = World(costs, lambda n: 2.0, SPREAD, slow=lambda n: 1.5 if n == 64 else 1.0)
+    schedule = auto(costs, live=True)
+    world.run(schedule, 3)
+    assert schedule.costs.plain == pytest.approx(costs.verifier(1), rel=1e-6)
+
+
+def test_little_is_hoped_for_that_was_not_seen() -> None:
+    known = Acceptance((0.9, 0.9))
+    assert known.hopeful_rates() == [0.97, 0.97]
+    for _ in range(300):
+        known.label(0, 1.0)
+    assert known.hopeful_rates()[0] > 0.98
+
+
 def test_a_plain_round_comes_again_while_it_drafts() -> None:
     """T(1) is measured again after 24, 48, 96, 192 and then every 256 drafted tokens."""
     done = World(profile("F16"), lambda n: 3.5, SPREAD).run(auto(profile("F16"), live=True), 900)
