@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specx.drafting import Drafter, Outlook
-from specx.schedule.acceptance import Acceptance
-from specx.schedule.bank import Bank, Parking
+from specx.schedule.acceptance import MOST_HOPED, Acceptance
+from specx.schedule.bank import START, Bank, Parking
 from specx.schedule.base import Outcome, Plan, most_proposals
 from specx.schedule.costs import Costs
 from specx.schedule.margin import Margin, margin_of
@@ -43,15 +43,19 @@ NEAR = 4
 """Tokens that a drafter may lag behind and still be tried at once."""
 DOUBT = {"profile": 0.9, "table": 0.75}
 """Costs that can be put right are not taken at their word: they may be so much too high."""
+PROMISING = 1.1
+"""What the best drafter must gain for the bank's first sum to be spent on a search."""
 RICH = 6.0
 """Plain tokens in the bank from which looking back need not become rarer."""
 FADE = 0.985
 """What a token of text that was decoded plainly leaves of old labels' weight."""
-AUDIT_FIRST, AUDIT_LAST = 24, 256
-"""Drafted tokens after which a plain round is due where times are measured; doubles up to the last.
-All is compared with a single pass, and a few of them at the start may have been slow ones."""
-FIRST_PLAIN = 3
-"""Plain rounds at the start where times are measured; the first, slow after a prompt, is not."""
+AUDIT_LEAST, AUDIT_SHARE = 24, 0.005
+"""Drafted tokens after which a plain round is due where times are measured, and the share of the
+text that such rounds may lose. All is compared with T(1), which may have changed; where drafting
+gains much, it would gain at another T(1) too, and a plain round is dear."""
+FIRST_PLAIN = {"profile": 0, "table": 3}
+"""Plain rounds at the start where times are measured: a table knows no T(1). The first pass after a
+prompt is a slow one, and never measured."""
 
 
 @dataclass
@@ -114,9 +118,9 @@ class Auto:
         self._sides: dict[str, _Side] = {}
         self._guesses: list[tuple[_Side, int, int]] = []
         self._plain_probs: deque[float] = deque(maxlen=HINDSIGHT)
-        self._audit = FIRST_PLAIN if costs.live else 0
+        self._audit = FIRST_PLAIN[costs.source] if costs.live else 0
         self._measuring = not costs.live
-        self._since_plain, self._audit_after = 0, AUDIT_FIRST
+        self._since_plain = 0
         self._now: _Round | None = None
 
     # Before the round
@@ -136,6 +140,8 @@ class Auto:
         place = max(range(len(found)), key=lambda i: found[i].rate)
         best, plain = found[place], 1 / self.costs.plain
         if best.rate > PAYS * plain:
+            if self._due(best.rate / plain):
+                return Plan(drafters[0], 0, "audit")
             side, outlook = sides[place], outlooks[place]
             side.parking.leave()
             limit = best.k if side.free else min(most_proposals(outlook, room), MOST_STEPS)
@@ -204,11 +210,12 @@ class Auto:
         limit = min(most_proposals(outlook, room), MOST_STEPS)
         if side.free or limit == 0 or not self._could_pay(limit):
             return None
+        purse = self._purse(limit)
         if outlook.lag <= NEAR:
-            return self._try(side, outlook, drafter, limit)
+            return self._try(side, outlook, drafter, limit, purse)
         if not side.parking.over:
             return None
-        return self._look_back(side, outlook, drafter, tokens)
+        return self._look_back(side, outlook, drafter, tokens, purse)
 
     def _could_pay(self, limit: int) -> bool:
         """Whether any acceptance could make drafting pay; costs that were guessed may be wrong."""
@@ -217,7 +224,18 @@ class Auto:
         costs = self.costs.rounds(free=False)
         return any((k + 1) * costs[0] > PAYS * costs[k] for k in range(1, limit + 1))
 
-    def _try(self, side: _Side, outlook: Outlook, drafter: Drafter, limit: int) -> Plan | None:
+    def _purse(self, limit: int) -> float:
+        """Plain tokens that a search may lose; where little can be found they are earned first.
+
+        A short text would be the slower for a search that comes to nothing.
+        """
+        costs = self.costs.rounds(free=False)
+        most = best_choice([MOST_HOPED] * limit, costs).rate * costs[0]
+        return self.bank.balance - (0.0 if most > PROMISING else START)
+
+    def _try(
+        self, side: _Side, outlook: Outlook, drafter: Drafter, limit: int, purse: float
+    ) -> Plan | None:
         """Draft although it is not expected to pay, where it still may: too little is known yet."""
         costs = self.costs.rounds(free=False)
         hopes = side.acceptance.hopeful_rates()[:limit]
@@ -226,24 +244,26 @@ class Auto:
             return None
         trial = cheapest_trial(side.acceptance.rates()[:limit], costs)
         behind = self._catching_up(side, outlook) / self.costs.plain
-        if not self.bank.affords(trial.loss + behind):
+        if trial.loss + behind > purse:
             return None
         self._begin(side, outlook, trial.k, 0.0)
         return Plan(drafter, trial.k, "try")
 
     def _look_back(
-        self, side: _Side, outlook: Outlook, drafter: Drafter, tokens: Sequence[int]
+        self,
+        side: _Side,
+        outlook: Outlook,
+        drafter: Drafter,
+        tokens: Sequence[int],
+        purse: float,
     ) -> Plan | None:
         """Let the drafter catch up, and see what it would have given the last tokens."""
         if self._hindsight(outlook) < LEAST_HINDSIGHT:
             return None
         restarted, lag = None, outlook.lag
-        if not self.bank.affords(self.costs.draft(lag + 1) / self.costs.plain):
+        if self._reading(lag) > purse:
             affordable = (
-                window
-                for window in WINDOWS
-                if window < lag
-                and self.bank.affords(self.costs.draft(window + 1) / self.costs.plain)
+                window for window in WINDOWS if window < lag and self._reading(window) <= purse
             )
             window = next(affordable, None)
             if window is None:
@@ -253,6 +273,10 @@ class Auto:
             outlook = drafter.outlook(tokens)
         self._begin(side, outlook, 1, 0.0, probe=True)
         return Plan(drafter, 1, "look back", self._hindsight(outlook), restarted)
+
+    def _reading(self, n: int) -> float:
+        """Plain tokens that it takes the drafter to read `n` tokens and the last one."""
+        return self.costs.draft(n + 1) / self.costs.plain
 
     def _hindsight(self, outlook: Outlook) -> int:
         """How many of the last tokens can be looked back at: drawn from P, and new to a drafter."""
@@ -304,7 +328,7 @@ class Auto:
             self._plain_probs.append(outcome.prob(outcome.token))
             for side in self._sides.values():
                 side.parking.wait(1)
-        self._count_audit()
+        self._audit = max(self._audit - 1, 0)
 
     def _learn_draft(self, now: _Round, outcome: Outcome) -> None:
         """Labels from the verified draft, or from the text that the drafter caught up with."""
@@ -324,6 +348,7 @@ class Auto:
         """min(1, Q(x) / P(x)) at tokens drawn from P: its mean is sum min(P, Q)."""
         pairs = list(zip(reversed(hindsight), reversed(self._plain_probs), strict=False))
         side.acceptance.age(FADE**side.parking.waited)
+        side.margin.age(FADE**side.parking.waited)
         side.parking.looked(rich=self.bank.balance > RICH)
         for draft, target in reversed(pairs):
             side.acceptance.label(0, min(1.0, draft / target) if target > 0 else 1.0)
@@ -349,12 +374,9 @@ class Auto:
             spent = min(max(seconds, 0.8 * expected), 1.25 * expected)  # a stall is no one's fault
         self.bank.book(outcome.decided, spent / costs.plain)
 
-    def _count_audit(self) -> None:
-        """Every so often a plain round, lest T(1) be believed long after it changed."""
-        if self._audit > 0:
-            self._audit -= 1
-        elif self.costs.live and self._since_plain >= self._audit_after:
-            self._audit, self._audit_after = 1, min(2 * self._audit_after, AUDIT_LAST)
+    def _due(self, gain: float) -> bool:
+        """Whether a plain round is due, lest T(1) be believed long after it changed."""
+        return self.costs.live and self._since_plain >= max(AUDIT_LEAST, (gain - 1) / AUDIT_SHARE)
 
 
 def _length_class(length: int) -> int:

@@ -132,11 +132,12 @@ class _Corrected:
         n = self._n.get(width, 0)
         if n >= self._first:
             off = self._believed(off, 1.0 if width == 1 or n >= FIRST else 2.0)
-        if width == 1 or not self._n:
+        alone = not self._n and not self._trust
+        if width == 1 or alone:
             self._pace += max(PACE, 1 / (n + 1)) * off
         elif n >= FIRST:  # before, it is the curve that was wrong
             self._pace += PACE * off
-        if width > 1 and self._n:
+        if width > 1 and not alone:
             error = self._error.get(width, self._between(width))
             self._error[width] = error + max(1 / (n + 1 + self._trust), SLOW) * off
         self._n[width] = n + 1

@@ -15,21 +15,28 @@ STEP = 0.15
 CLIP = 2.5
 FORGET = 0.98
 TRUST_FROM = 8.0
-"""Labels before the feature may be trusted at all."""
+"""Labels before it can be told whether the feature is to be trusted."""
+SLOPE, BIAS = 0.5, 0.3
+MEAN, SD = 1.5, 0.8
+WEIGHT = 8.0
+"""What to think of margins before any was seen: a slope and a bias that are a fifth of what fits
+real pairs at temperature 0, and the mean and deviation of ln(1 + margin), worth so many labels."""
+ERRORS = (1.0, 1.1)
+"""Brier scores before any was seen, with the margin and without: a little trust, soon lost."""
 
 
 class Margin:
     """Moves a position's mean acceptance by the margin; trusted only while that predicts better.
 
-    An online logistic regression, its offset the mean's logit, so that it starts as the mean. Its
-    Brier score and the mean's, over the same labels, decide which of the two is used.
+    An online logistic regression, its offset the mean's logit. Its Brier score and the mean's, over
+    the same labels, decide which of the two is used.
     """
 
     def __init__(self) -> None:
-        self._bias, self._slope = 0.0, 0.0
-        self._mean, self._square, self._n = 1.0, 2.0, 1.0
-        self._errors = [0.0, 0.0]
-        self._seen = 0.0
+        self._bias, self._slope = BIAS, SLOPE
+        self._mean, self._square, self._n = MEAN, MEAN**2 + SD**2, WEIGHT
+        self._errors = [*ERRORS]
+        self._seen = WEIGHT
 
     @property
     def trusted(self) -> bool:
@@ -51,6 +58,11 @@ class Margin:
         self._bias += 0.3 * STEP * error
         self._slope += STEP * error * x
         self._observe(margin)
+
+    def age(self, keep: float) -> None:
+        """Trust what was seen so far only by the factor `keep`."""
+        self._errors = [keep * error for error in self._errors]
+        self._seen *= keep
 
     def _moved(self, rate: float, margin: float) -> float:
         return sigmoid(logit(rate) + self._bias + self._slope * self._standard(margin))
