@@ -25,11 +25,13 @@ from specx_backends.toy import CLOCK, Toy, ToyTable
 
 WIDTHS = (1, 2, 3, 4, 5, 6, 8, 9, 12, 16, 24, 32)
 F16 = curve([1, 1.06, 1.08, 1.36, 1.43, 1.6, 1.9, 2.2, 3.1, 3.7, 4.9, 6.6], WIDTHS)
+F16_LATER = curve([1, 1.2, 1.3, 1.33, 1.5, 1.55, 1.9, 1.87, 2.25, 2.6, 3.6, 4.3], WIDTHS)
 Q8_0 = curve([1, 1.4, 2.4, 2.2, 3.0, 2.7, 3.9, 4.4, 5.0, 6.6, 9.8, 12], WIDTHS)
 Q4_K_M = curve([1, 1.8, 2.3, 2.5, 3.6, 3.8, 6.5, 6.7, 8.8, 9.6, 13, 16], WIDTHS)
 KINDER = curve([1, 1.6, 2.0, 2.5, 3.0, 3.75, 4.4, 4.7, 5.2, 5.0, 7.6, 8.8], WIDTHS)
 PAIRS: dict[str, tuple[Curve, float]] = {
     "F16": (F16, 0.23),
+    "F16, another day": (F16_LATER, 0.2),
     "Q8_0": (Q8_0, 0.34),
     "Q4_K_M": (Q4_K_M, 0.57),
     "kinder Q4_K_M": (KINDER, 0.54),
@@ -173,11 +175,11 @@ def test_stalls_and_throttling_do_no_harm() -> None:
             undisturbed = np.mean(
                 [true_seconds(run.gammas, costs, run.length - 64) for run in runs]
             )
-            assert undisturbed / best_fixed(costs, acceptance(EASE[ease])) - 1 < 0.04
+            assert undisturbed / best_fixed(costs, acceptance(EASE[ease])) - 1 < 0.03
 
 
 @pytest.mark.parametrize("name", ["Q4_K_M", "kinder Q4_K_M"])
-@pytest.mark.parametrize("off", [0.92, 1.0, 1.08])
+@pytest.mark.parametrize("off", [0.75, 0.92, 1.0, 1.08, 1.3])
 @pytest.mark.parametrize("ease", EASE)
 def test_noise_on_single_passes_does_not_make_it_draft_in_vain(
     name: str, off: float, ease: str
@@ -234,7 +236,8 @@ def test_no_plain_round_is_due_where_times_are_not_measured() -> None:
 
 def test_a_stall_in_the_first_pass_does_not_make_all_passes_slow() -> None:
     """A profile knows the others; of a table, whose unit is any, nothing else is known."""
-    for source, slower in (("profile", False), ("table", True)):
+    cases: list[tuple[Source, bool]] = [("profile", False), ("table", True)]
+    for source, slower in cases:
         costs = Costs(profile("F16"), source, live=True)
         before = costs.plain
         costs.learn_verify(3, 20 * costs.rounds(free=True)[2])

@@ -78,9 +78,39 @@ class World:
     slow: Callable[[int], float] = lambda length: 1.0
     seed: int = 0
 
+    def ease_of(self, length: int, k: int, rng: np.random.Generator) -> float:
+        """The logit of agreement at draw `k` after a text of some length."""
+        return self.ease(length) + self.spread * rng.normal()
+
+    def margin_of(self, ease: float, length: int, k: int, rng: np.random.Generator) -> float:
+        """The margin that the drafter's logits have there."""
+        return self.feature(ease, rng)
+
     def run(self, schedule: Schedule, n_tokens: int) -> Run:
         """Decode `n_tokens` after a prompt of 64."""
         return Run(self, schedule).until(64 + n_tokens)
+
+
+@dataclass
+class Recorded(World):
+    """A real pair at temperature 0, as `scripts/record_drafts.py` found it: no coin is tossed.
+
+    Parameters
+    ----------
+    stays
+        By place of the text, the drafted tokens that stay.
+    margins
+        By place, the margin of each in hundredths of a nat.
+    """
+
+    stays: list[int] = field(default_factory=list)
+    margins: list[list[int]] = field(default_factory=list)
+
+    def ease_of(self, length: int, k: int, rng: np.random.Generator) -> float:
+        return 99.0 if k < self.stays[length - 64] else -99.0
+
+    def margin_of(self, ease: float, length: int, k: int, rng: np.random.Generator) -> float:
+        return self.margins[length - 64][k] / 100
 
 
 class Length:
@@ -132,8 +162,8 @@ class Run:
             if not chances:
                 hindsight = self.labels[len(self.labels) - plan.hindsight :]
                 self.drafter.n_past = self.length
-            ease = world.ease(self.length) + world.spread * self.rng.normal()
-            margin = world.feature(ease, self.rng)
+            ease = world.ease_of(self.length, len(chances), self.rng)
+            margin = world.margin_of(ease, self.length, len(chances), self.rng)
             logits: NDArray[np.float32] = np.array([0, margin, -5], np.float32)
             if not self.schedule.go_on(len(chances), logits):
                 break
@@ -143,7 +173,7 @@ class Run:
         n = int(sum(survival))
         verify = slow * profile.verifier(len(chances) + 1)
         if not chances:
-            ease = world.ease(self.length) + world.spread * self.rng.normal()
+            ease = world.ease_of(self.length, 0, self.rng)
             self.labels = [*self.labels[-15:], float(self.rng.random() < 1 / (1 + np.exp(-ease)))]
         self.length += n + 1
         if len(chances):

@@ -210,6 +210,8 @@ class Auto:
         limit = min(most_proposals(outlook, room), MOST_STEPS)
         if side.free or limit == 0 or not self._could_pay(limit):
             return None
+        if not self.costs.plain_known:  # a plain round tells whether there is anything to look for
+            return None
         purse = self._purse(limit)
         if outlook.lag <= NEAR:
             return self._try(side, outlook, drafter, limit, purse)

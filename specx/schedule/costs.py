@@ -53,6 +53,11 @@ class Costs:
         """C_0: a token of plain decoding."""
         return self.rounds(free=True)[0]
 
+    @property
+    def plain_known(self) -> bool:
+        """Whether T(1) was measured in this run, or never will be."""
+        return not self.live or self._verify.n(1) > 0
+
     def rounds(self, *, free: bool) -> list[float]:
         """C_k for k = 0, 1, ...; `free` where proposals cost nothing (a lookup's).
 
@@ -125,11 +130,15 @@ class _Corrected:
         """The pace: what all of the curve is multiplied with."""
         return math.exp(self._pace)
 
+    def n(self, width: int) -> int:
+        """Passes of that width that were seen."""
+        return self._n.get(width, 0)
+
     def learn(self, width: int, seconds: float) -> None:
         if width > len(self._log):
             return
         off = math.log(seconds) - math.log(self.seconds[width - 1])
-        n = self._n.get(width, 0)
+        n = self.n(width)
         if n >= self._first:
             off = self._believed(off, 1.0 if width == 1 or n >= FIRST else 2.0)
         alone = not self._n and not self._trust
