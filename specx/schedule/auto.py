@@ -30,7 +30,7 @@ HINDSIGHT = 16
 LEAST_HINDSIGHT = 4
 MOST_STEPS = 16
 """Most tokens that a model drafts in a round."""
-PRIOR = 0.7
+PRIOR = 0.75
 LENGTHS = (3, 4, 6, 8, 12, 16, 24, 32)
 """Match lengths at which a lookup's next class begins."""
 LOOKUP_PRIOR = (0.45, 0.55, 0.65, 0.75, 0.82, 0.87, 0.9, 0.92)
@@ -43,7 +43,7 @@ NEAR = 4
 """Tokens that a drafter may lag behind and still be tried at once."""
 DOUBT = {"profile": 0.9, "table": 0.75}
 """Costs that can be put right are not taken at their word: they may be so much too high."""
-PROMISING = 1.1
+PROMISING = 1.2
 """What the best drafter must gain for the bank's first sum to be spent on a search."""
 RICH = 6.0
 """Plain tokens in the bank from which looking back need not become rarer."""
