@@ -45,7 +45,13 @@ COMMANDS = {
     "temperature": "--suite factual:1 --temp 0.01,0.3,0.7 --gamma 4 -n 200 -r 2",
     "kind": "--suite factual:1,opinion:1 --gamma 4 -n 200 -r 2",
 }
-AUTO_PARTS = (("f16", "F16"), ("q4_k_m", "Q4_K_M"))
+AUTO_PARTS = (
+    ("f16", "F16"),
+    ("q4_k_m", "Q4_K_M"),
+    ("hf", "F16 on transformers"),
+    ("cold-f16", "F16, cold start"),
+    ("temp-f16", "F16"),
+)
 LOOKUP_PARTS = (("lookup-f16", "F16"), ("lookup-q4_k_m", "Q4_K_M"))
 WIDTHS = (1, 2, 3, 4, 5, 6, 8, 9, 12, 16, 24, 32)
 REFERENCE = "reference"

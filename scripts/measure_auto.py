@@ -240,9 +240,11 @@ class Record:
         costs = "a profile" if known["costs"] == "profile" else "the shipped table"
         live = ", corrected by live timings" if known["live"] else ", no live timings"
         text = "" if self.same_text() else ", texts that differ between the arms"
+        times = known["repetitions"]
+        repetitions = "one repetition" if times == 1 else f"{times} repetitions"
         return (
-            f" ({known['n']} tokens, temperature {known['temperature']:g}, "
-            f"{known['repetitions']} interleaved repetitions, costs from {costs}{live}{text})"
+            f" ({known['n']} tokens, temperature {known['temperature']:g}, arms interleaved, "
+            f"{repetitions}, costs from {costs}{live}{text})"
         )
 
     def table(self) -> str:

@@ -5,17 +5,17 @@ Runs are seeded and none of them asks a clock. What a fixed gamma takes is compu
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
-from worlds import World, curve, stairs
+from worlds import Stub, World, curve, stairs
 
 from specx import Pair, SamplingParams, Settings, Stop
 from specx.cost import Curve, Profile
-from specx.drafting import ModelDrafter
+from specx.drafting import ModelDrafter, Outlook
 from specx.sampling import LogitsReader
 from specx.schedule import Auto, Costs, Outcome
 from specx.schedule.acceptance import Acceptance
@@ -454,3 +454,24 @@ def test_a_plain_round_teaches_a_lookup_for_free() -> None:
         )  # fmt: skip
     assert plan.reason == "pays"
     assert plan.limit == 3  # the stair of four
+
+
+class Matching(Stub):
+    """A lookup in the midst of a long match."""
+
+    def outlook(self, tokens: Sequence[int]) -> Outlook:
+        return Outlook(limit=31, start=20, guess=7)
+
+
+def test_a_long_match_is_trusted_once_it_was_seen_to_go_on() -> None:
+    """Fifteen tokens of a wrong match would cost as much time as four plain ones."""
+    chosen, drafter, limits = auto(profile("kinder Q4_K_M")), Matching(kind="lookup"), []
+    for _ in range(40):
+        plan = chosen.plan(range(100), [drafter], 10**6)  # type: ignore[list-item]
+        limits.append(plan.limit)
+        decided = plan.limit + 1
+        chosen.learn(
+            Outcome(survival=[1.0] * plan.limit, decided=decided, token=7, prob=lambda token: 1.0)
+        )
+    assert limits[0] <= 2
+    assert limits[-1] >= 15

@@ -75,8 +75,9 @@ def looking_back() -> Auto:
 def mixed(lookup_pays: bool) -> Auto:
     chosen = auto(stairs(3, step=0.8), 0.05)
     chosen.plan(PROMPT, [model(), LookupDrafter()], 4)
-    for place in range(len(chosen._sides["lookup"].acceptance._seen)):
-        chosen._sides["lookup"].acceptance.label(place, 0.9 if lookup_pays else 0.2, 1.0)
+    known = chosen._sides["lookup"].acceptance
+    for place in [*range(len(known._seen))] * 20:
+        known.label(place, 0.9 if lookup_pays else 0.2)
     return chosen
 
 

@@ -16,6 +16,8 @@ FADES = 8.0
 SUREST = 0.995
 MOST_HOPED = 0.97
 """Acceptance to hope for before it was seen: what pays only above it is not worth a search."""
+CAUTION = 1.5
+"""Standard errors by which a rate is lowered where waiting teaches as much as trying."""
 
 
 class Acceptance:
@@ -51,6 +53,13 @@ class Acceptance:
             hope = rate + 2 * math.sqrt(rate * (1 - rate) / known)
             hopes.append(max(rate, min(hope, MOST_HOPED)))
         return hopes
+
+    def cautious_rates(self) -> list[float]:
+        """The chance by class, lower by what is not known of it."""
+        return [
+            max(rate - CAUTION * math.sqrt(rate * (1 - rate) / known), 0.0)
+            for rate, known in zip(self.rates(), self._known, strict=True)
+        ]
 
     def learn(self, classes: Sequence[int], survival: Sequence[float]) -> None:
         """Take in a verified draft: the class of each token, and `Rule.survival` of it.

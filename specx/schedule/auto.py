@@ -172,7 +172,8 @@ class Auto:
         return best_choice(rates, costs, full=full, extra=extra / SPREAD)
 
     def _rates(self, side: _Side, outlook: Outlook, n: int) -> list[float]:
-        known = side.acceptance.rates()
+        # The text shows whether a lookup would have been right: waiting teaches as much as trying.
+        known = side.acceptance.cautious_rates() if side.free else side.acceptance.rates()
         return [known[place] for place in side.classes(outlook, n)]
 
     def _catching_up(self, side: _Side, outlook: Outlook) -> float:
