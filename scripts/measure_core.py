@@ -241,12 +241,11 @@ def choosing(logits: NDArray[np.float32], repeats: int) -> list[Timing]:
     auto, drafter = Auto(table_costs()), Lagging()
     text = range(1000)
 
-    def a_round(i: int) -> bool:
-        """Whether it was one with a draft."""
+    def a_round(i: int) -> object:
         plan = auto.plan(text, [drafter], 10**6)  # type: ignore[list-item]
         survival = [1.0, 0.9, 0.8, 0.8][: min(2 + i % 3, plan.limit)]
         auto.learn(Outcome(survival=survival, decided=2, token=0, prob=lambda token: 0.5))
-        return bool(survival)
+        return survival
 
     def a_token(i: int) -> object:
         auto.go_on(0, None)

@@ -475,3 +475,17 @@ def test_a_long_match_is_trusted_once_it_was_seen_to_go_on() -> None:
         )
     assert limits[0] <= 2
     assert limits[-1] >= 15
+
+
+def test_nothing_is_tried_before_a_single_pass_was_measured() -> None:
+    """The first pass, slow after a prompt, does not count."""
+    done = World(profile("Q8_0"), lambda n: EASE["good"], SPREAD).run(
+        auto(profile("Q8_0"), live=True), 96
+    )
+    assert done.gammas[:2] == [0, 0]
+    assert "try" in done.reasons[2:]
+
+
+def test_a_margin_is_believed_a_little_from_the_start() -> None:
+    new = Margin()
+    assert new.predict(0.75, 0.05) < 0.72 < 0.78 < new.predict(0.75, 8.0)
