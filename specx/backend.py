@@ -11,12 +11,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from importlib.metadata import entry_points
 from types import TracebackType
-from typing import Literal, Protocol, TypeAlias, runtime_checkable
+from typing import Any, Literal, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
-from specx.errors import BackendError, OptionError
+from specx.errors import BackendError, ContextError, OptionError
 
 __all__ = [
     "BackendFactory",
@@ -25,6 +25,8 @@ __all__ = [
     "LogitsBackend",
     "Rollback",
     "Tokenizer",
+    "check_forward",
+    "check_truncate",
     "get_backend",
     "installed_backends",
     "reject_unsupported",
@@ -241,3 +243,40 @@ def get_backend(name: str) -> BackendFactory:
     if not isinstance(factory, BackendFactory):
         raise BackendError(f"backend '{name}' ({found[0].value}) is not a backend factory")
     return factory
+
+
+# For backends: mistakes of the caller are refused before anything is fed or forgotten
+
+
+def check_forward(
+    backend: LogitsBackend, tokens: Sequence[int], n_logits: int
+) -> NDArray[np.integer[Any]]:
+    """`tokens` as an array of ids, (n,), if `forward` can take them now.
+
+    Raises
+    ------
+    BackendError
+        If there are none, fewer than the rows asked for, or one is no id of the vocabulary.
+    ContextError
+        If they do not fit into what is left of the context.
+    """
+    ids = np.asarray(tokens)
+    if not 0 <= n_logits <= ids.size or ids.size == 0:
+        raise BackendError(f"{backend.name}: {n_logits} rows of {ids.size} tokens were asked for")
+    if ids.dtype.kind not in "iu" or ids.min() < 0 or ids.max() >= backend.n_vocab:
+        bad = next(t for t in tokens if not (t == int(t) and 0 <= t < backend.n_vocab))
+        raise BackendError(f"{backend.name}: token {bad} is outside its {backend.n_vocab} entries")
+    if backend.n_past + ids.size > backend.n_ctx:
+        raise ContextError(
+            f"{backend.name}: {backend.n_past} tokens and {ids.size} more exceed the context of "
+            f"{backend.n_ctx}; load it with a larger n_ctx"
+        )
+    return ids
+
+
+def check_truncate(backend: LogitsBackend, n_past: int) -> None:
+    """Raise BackendError unless `n_past` is a position that the cache holds."""
+    if not 0 <= n_past <= backend.n_past:
+        raise BackendError(
+            f"{backend.name}: cannot truncate to {n_past}; the cache holds {backend.n_past} tokens"
+        )

@@ -1,11 +1,13 @@
-"""Real models for tests; a test whose model is not there is skipped, saying how to get it."""
+"""Models for tests; a test whose real model is not there is skipped, saying how to get it."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from tiny_hf import make
 
 MODELS = Path(__file__).resolve().parent.parent / "models"
 
@@ -58,3 +60,21 @@ def demo_verifier() -> Path:
 @pytest.fixture(scope="session")
 def demo_drafter() -> Path:
     return _trained("specx-demo-drafter.gguf")
+
+
+@pytest.fixture(scope="session")
+def tiny_folders(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """Folders of tiny models for transformers, by kind; each is made once."""
+    made: dict[str, Path] = {}
+
+    def folder(kind: str) -> Path:
+        if kind not in made:
+            made[kind] = make(tmp_path_factory.mktemp(kind), kind)
+        return made[kind]
+
+    return folder
+
+
+@pytest.fixture(scope="session")
+def tiny_llama(tiny_folders: Callable[[str], Path]) -> Path:
+    return tiny_folders("llama")

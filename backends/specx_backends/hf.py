@@ -18,7 +18,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from specx.backend import Clock, LoadOptions, Rollback, Tokenizer, reject_unsupported
+from specx.backend import (
+    Clock,
+    LoadOptions,
+    Rollback,
+    Tokenizer,
+    check_forward,
+    check_truncate,
+    reject_unsupported,
+)
 from specx.errors import BackendError, ContextError, ModelError, SpecxError
 from specx_backends.hf_library import (
     describe_library,
@@ -115,7 +123,8 @@ class HfModel:
 
     def forward(self, tokens: Sequence[int], n_logits: int = 1) -> NDArray[np.float32]:
         """Append `tokens`; return the logits of the last `n_logits`, as `LogitsBackend` says."""
-        ids = self._checked(tokens, n_logits)
+        self._require_open()
+        ids = check_forward(self, tokens, n_logits)
         rows = np.empty((n_logits, self.n_vocab), np.float32)
         n_past = self._n_past
         try:
@@ -135,10 +144,7 @@ class HfModel:
     def truncate(self, n_past: int) -> None:
         """Forget everything from `n_past` on, as `LogitsBackend` says."""
         self._require_open()
-        if not 0 <= n_past <= self._n_past:
-            raise BackendError(
-                f"{self.name}: cannot truncate to {n_past}; the cache holds {self._n_past} tokens"
-            )
+        check_truncate(self, n_past)
         if n_past < self._n_past:
             self._forget(n_past)
 
@@ -195,22 +201,6 @@ class HfModel:
     def _require_open(self) -> None:
         if self._model is None:
             raise BackendError(f"{self.name} was closed; load it again")
-
-    def _checked(self, tokens: Sequence[int], n_logits: int) -> NDArray[np.integer[Any]]:
-        """`tokens` as an array, refused before any of it is fed."""
-        self._require_open()
-        ids = np.asarray(tokens)
-        if not 0 <= n_logits <= ids.size or ids.size == 0:
-            raise BackendError(f"{self.name}: {n_logits} rows of {ids.size} tokens were asked for")
-        if ids.dtype.kind not in "iu" or ids.min() < 0 or ids.max() >= self.n_vocab:
-            bad = next(t for t in tokens if not (t == int(t) and 0 <= t < self.n_vocab))
-            raise BackendError(f"{self.name}: token {bad} is outside its {self.n_vocab} entries")
-        if self._n_past + ids.size > self.n_ctx:
-            raise ContextError(
-                f"{self.name}: {self._n_past} tokens and {ids.size} more exceed the context of "
-                f"{self.n_ctx}; load it with a larger n_ctx"
-            )
-        return ids
 
     # Feeding
 

@@ -18,7 +18,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from specx.backend import Clock, LoadOptions, Rollback, Tokenizer, reject_unsupported
+from specx.backend import (
+    Clock,
+    LoadOptions,
+    Rollback,
+    Tokenizer,
+    check_forward,
+    check_truncate,
+    reject_unsupported,
+)
 from specx.errors import BackendError, ContextError, SpecxError
 from specx_backends.llamacpp_library import LOG, describe_library, devices, library, versions
 from specx_backends.llamacpp_loading import (
@@ -100,7 +108,8 @@ class LlamaCppModel:
 
     def forward(self, tokens: Sequence[int], n_logits: int = 1) -> NDArray[np.float32]:
         """Append `tokens`; return the logits of the last `n_logits`, as `LogitsBackend` says."""
-        ids = self._checked(tokens, n_logits)
+        self._weights.require_open()
+        ids = check_forward(self, tokens, n_logits)
         rows = np.empty((n_logits, self.n_vocab), np.float32)
         n_past = self._n_past
         try:
@@ -113,10 +122,7 @@ class LlamaCppModel:
     def truncate(self, n_past: int) -> None:
         """Forget everything from `n_past` on, as `LogitsBackend` says."""
         self._weights.require_open()
-        if not 0 <= n_past <= self._n_past:
-            raise BackendError(
-                f"{self.name}: cannot truncate to {n_past}; the cache holds {self._n_past} tokens"
-            )
+        check_truncate(self, n_past)
         if n_past < self._n_past:
             self._forget(n_past)
 
@@ -180,22 +186,6 @@ class LlamaCppModel:
         """Names of the devices it runs on: a GPU only where layers were offloaded."""
         idle = () if self._weights.n_gpu_layers else ("gpu", "igpu")
         return [device["name"] for device in devices(self._lib) if device["type"] not in idle]
-
-    def _checked(self, tokens: Sequence[int], n_logits: int) -> NDArray[np.integer[Any]]:
-        """`tokens` as an array, refused before any of it is fed."""
-        self._weights.require_open()
-        ids = np.asarray(tokens)
-        if not 0 <= n_logits <= ids.size or ids.size == 0:
-            raise BackendError(f"{self.name}: {n_logits} rows of {ids.size} tokens were asked for")
-        if ids.dtype.kind not in "iu" or ids.min() < 0 or ids.max() >= self.n_vocab:
-            bad = next(t for t in tokens if not (t == int(t) and 0 <= t < self.n_vocab))
-            raise BackendError(f"{self.name}: token {bad} is outside its {self.n_vocab} entries")
-        if self._n_past + ids.size > self.n_ctx:
-            raise ContextError(
-                f"{self.name}: {self._n_past} tokens and {ids.size} more exceed the context of "
-                f"{self.n_ctx}; load it with a larger n_ctx"
-            )
-        return ids
 
     def _feed(self, ids: NDArray[np.integer[Any]], rows: NDArray[np.float32]) -> None:
         """Decode `ids` in chunks and fill `rows` with the last logits."""

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from specx.backend import LoadOptions, get_backend
 from specx.errors import BackendError, ContextError, ModelError, OptionError, UsageError
-from specx_backends import toy
+from specx_backends import toy, toy_table
 from specx_backends.toy import CLOCK, Toy, ToyTable, backend
 
 AB = ToyTable(tokens=("a", "b"), rows={(): (0.5, 0.5)})
@@ -23,8 +23,8 @@ GOOD = 'vocabulary = ["a", "b"]\nrow = [{ next = { a = 0.5, b = 0.5 } }]\n'
 
 def example() -> str:
     """The table in the module's docstring."""
-    assert toy.__doc__ is not None
-    block = toy.__doc__.split("::\n\n", 1)[1].split("\n\nTokens.", 1)[0]
+    assert toy_table.__doc__ is not None
+    block = toy_table.__doc__.split("::\n\n", 1)[1].split("\n\nTokens.", 1)[0]
     return textwrap.dedent(block)
 
 
