@@ -70,6 +70,7 @@ def parse_options() -> argparse.Namespace:
     parser.add_argument("--draft", default="model", help="model, lookup or model,lookup")
     parser.add_argument("--backend", default="llamacpp")
     parser.add_argument("--draft-backend", help="the verifier's by default")
+    parser.add_argument("--dtyped", help="number type of the drafter's weights (hf)")
     parser.add_argument("--weights-cache", help="a folder for dequantised weights (hf)")
     parser.add_argument("--profile", type=Path, help="costs; without, the shipped table (cold)")
     parser.add_argument("--frozen", action="store_true", help="no live timings, as under a --seed")
@@ -91,6 +92,7 @@ def settings_of(options: argparse.Namespace) -> dict[str, Any]:
         "draft": options.draft,
         "backend": options.backend,
         "draft_backend": options.draft_backend or options.backend,
+        "draft_dtype": options.dtyped,
         "costs": "table" if options.profile is None else "profile",
         "live": not options.frozen,
         "suite": options.suite,
@@ -106,7 +108,7 @@ def runs_in(path: Path, settings: dict[str, Any]) -> dict[Key, Run]:
     if not path.exists():
         return {}
     before = read(path)
-    same = {**before.settings, "repetitions": settings["repetitions"]}
+    same = {"draft_dtype": None, **before.settings, "repetitions": settings["repetitions"]}
     if same != settings:
         raise SystemExit(f"{path} was measured with other settings; give another file with -o")
     return before.runs
@@ -127,13 +129,15 @@ def load(options: argparse.Namespace) -> Pair:
     if options.model_draft is None:
         return Pair(verifier)
     backend = options.draft_backend or options.backend
-    return Pair(verifier, load_model(options, backend, options.model_draft))
+    return Pair(verifier, load_model(options, backend, options.model_draft, options.dtyped))
 
 
-def load_model(options: argparse.Namespace, backend: str, model: str) -> LogitsBackend:
+def load_model(
+    options: argparse.Namespace, backend: str, model: str, dtype: str | None = None
+) -> LogitsBackend:
     """A model on its runtime."""
     cache = options.weights_cache if backend == "hf" else None
-    return get_backend(backend).load(model, LoadOptions(weights_cache=cache))
+    return get_backend(backend).load(model, LoadOptions(weights_cache=cache, dtype=dtype))
 
 
 def decode(pair: Pair, prompt: Prompt, arm: str, options: argparse.Namespace) -> Run:
@@ -242,9 +246,11 @@ class Record:
         text = "" if self.same_text() else ", texts that differ between the arms"
         times = known["repetitions"]
         repetitions = "one repetition" if times == 1 else f"{times} repetitions"
+        dtype = known.get("draft_dtype")
+        drafter = f"drafter in {dtype}, " if dtype else ""
         return (
-            f" ({known['n']} tokens, temperature {known['temperature']:g}, arms interleaved, "
-            f"{repetitions}, costs from {costs}{live}{text})"
+            f" ({drafter}{known['n']} tokens, temperature {known['temperature']:g}, "
+            f"arms interleaved, {repetitions}, costs from {costs}{live}{text})"
         )
 
     def table(self) -> str:

@@ -81,6 +81,13 @@ def test_another_text_is_told() -> None:
     assert not record.same_text()
 
 
+def test_the_words_name_a_drafters_own_number_type() -> None:
+    how = {"n": 96, "temperature": 0.0, "costs": "profile", "live": True}
+    assert planted(SPEEDS, **how).words().startswith(" (96 tokens, temperature 0, ")
+    words = planted(SPEEDS, **how, draft_dtype="bfloat16").words()
+    assert words.startswith(" (drafter in bfloat16, 96 tokens, temperature 0, ")
+
+
 @pytest.fixture
 def call(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
     """Runs the script on the toy pair, which knows two letters."""

@@ -163,6 +163,30 @@ def test_a_mixed_pair_writes_text(
     assert result["settings"]["draft_backend"] == drafter
 
 
+def test_a_drafter_may_compute_in_a_type_of_its_own(
+    demo_verifier: Path, demo_drafter: Path
+) -> None:
+    pytest.importorskip("torch")
+    pair = ["-m", str(demo_verifier), "-md", str(demo_drafter), "--dtyped", "bfloat16", "-t", "1"]
+    asked = ["-p", "def read_file(path):", "-n", "24", "--gamma", "4", "--temp", "0", "--json"]
+    common = ["-m", "specx", "run", "--backend", "hf", *pair, *asked, "--ignore-eos"]
+    done, alone = python(*common), python(*common, "--no-draft")
+    assert (done.returncode, alone.returncode) == (0, 0), done.stderr + alone.stderr
+    result = json.loads(done.stdout)
+    types = {role: model["dtype"] for role, model in result["models"].items()}
+    assert types == {"verifier": "float32", "drafter": "bfloat16"}
+    assert result["rounds"] < 24
+    assert result["text"] == json.loads(alone.stdout)["text"]
+
+
+def test_a_drafter_on_llama_cpp_has_the_type_of_its_file(
+    demo_verifier: Path, demo_drafter: Path
+) -> None:
+    pytest.importorskip("torch")
+    sides = ["--draft-backend", "llamacpp", "-md", str(demo_drafter), "--dtyped", "bfloat16"]
+    assert_one_line(run(demo_verifier, *sides), "option --dtyped bfloat16 has no taker", "llamacpp")
+
+
 # Without torch
 
 
