@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -242,7 +243,16 @@ def start(table: str, *args: str) -> subprocess.Popen[str]:
     return subprocess.Popen([*command, *args], stdout=pipe, stderr=pipe, text=True)
 
 
+@pytest.fixture
+def heeds_ctrl_c() -> Iterator[None]:
+    """A shell's background job ignores Ctrl-C, and so would the processes that it starts."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 @pytest.mark.skipif(os.name == "nt", reason="POSIX signals")
+@pytest.mark.usefixtures("heeds_ctrl_c")
 def test_ctrl_c_ends_the_text_cleanly(tmp_path: Path) -> None:
     path = tmp_path / "long.toml"
     path.write_text("context = 100000000\n" + TABLE)
