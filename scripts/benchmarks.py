@@ -48,8 +48,8 @@ COMMANDS = {
 AUTO_PARTS = (
     ("f16", "F16"),
     ("q4_k_m", "Q4_K_M"),
-    ("hf-bf16", "F16 on transformers, verifier in float32"),
-    ("hf", "F16 on transformers, both in float32"),
+    ("hf-bf16", "F16 on transformers, the verifier in float32"),
+    ("hf", "F16 on transformers, both models in float32"),
     ("cold-f16", "F16, cold start"),
     ("temp-f16", "F16"),
 )

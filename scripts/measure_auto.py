@@ -70,7 +70,7 @@ def parse_options() -> argparse.Namespace:
     parser.add_argument("--draft", default="model", help="model, lookup or model,lookup")
     parser.add_argument("--backend", default="llamacpp")
     parser.add_argument("--draft-backend", help="the verifier's by default")
-    parser.add_argument("--dtyped", help="number type of the drafter's weights (hf)")
+    parser.add_argument("--dtyped", help="number type of the drafter (hf); the verifier's if unset")
     parser.add_argument("--weights-cache", help="a folder for dequantised weights (hf)")
     parser.add_argument("--profile", type=Path, help="costs; without, the shipped table (cold)")
     parser.add_argument("--frozen", action="store_true", help="no live timings, as under a --seed")

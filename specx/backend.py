@@ -167,6 +167,9 @@ class LoadOptions:
     """True forbids the network."""
     weights_cache: str | None = None
     """A folder that keeps weights in the form in which they load fastest."""
+    drafts: bool = False
+    """It only drafts: a backend may choose a coarser number type for it, as that changes how often
+    it is right and never the law of the text. An option that is set still holds."""
     verbose: bool = False
     """Let the runtime's own log through to standard error."""
     need_ctx: Callable[[Tokenizer], int] | None = None
@@ -175,7 +178,7 @@ class LoadOptions:
     """Called with the share of the model that is loaded, 0 to 1."""
 
 
-NOT_CHOICES = frozenset({"verbose", "need_ctx", "progress"})
+NOT_CHOICES = frozenset({"drafts", "verbose", "need_ctx", "progress"})
 """Fields that any backend may pass over without changing what was asked for."""
 
 

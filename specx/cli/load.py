@@ -126,7 +126,13 @@ def load_side(
 ) -> LogitsBackend:
     """Load one model."""
     with progress.task(f"loading {side.role}", 1.0) as report:
-        options = LoadOptions(**side.options, verbose=verbose, need_ctx=need_ctx, progress=report)
+        options = LoadOptions(
+            **side.options,
+            drafts=side.role == "drafter",
+            verbose=verbose,
+            need_ctx=need_ctx,
+            progress=report,
+        )
         return side.factory.load(side.model, options)
 
 

@@ -51,7 +51,12 @@ RUNTIME = [
     *_both("-b", "n_batch", click.IntRange(min=1), "Most tokens fed in one call."),
     *_both("-ctk", "cache_type_k", str, "Element type of cached keys (f16, q8_0, ...)."),
     *_both("-ctv", "cache_type_v", str, "Element type of cached values."),
-    *_both("--dtype", "dtype", str, "Number type of the weights (hf): float32, bfloat16, ..."),
+    click.option("--dtype", help="Number type of the weights (hf): float32, bfloat16, ..."),
+    click.option(
+        "--dtyped",
+        "dtype_draft",
+        help="The same for the drafter.  [default: bfloat16 on a CPU with instructions for it]",
+    ),
     click.option("--device", help="Where the weights go (hf): cpu, cuda, mps."),
     click.option(
         "--weights-cache", metavar="DIR", help="Keep dequantised GGUF weights in this folder (hf)."

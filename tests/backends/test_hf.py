@@ -170,6 +170,41 @@ def test_dtype_and_threads_are_honoured(tiny_llama: Path) -> None:
         torch.set_num_threads(before)
 
 
+@pytest.mark.parametrize(
+    ("able", "drafts", "asked", "used"),
+    [
+        (True, True, None, "bfloat16"),
+        (False, True, None, "float32"),
+        (True, False, None, "float32"),
+        (True, True, "float32", "float32"),
+    ],
+)
+def test_what_only_drafts_is_coarser_where_that_is_faster(
+    tiny_llama: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    able: bool,
+    drafts: bool,
+    asked: str | None,
+    used: str,
+) -> None:
+    import torch
+
+    known = {"avx512": True, "avx512_bf16": able, "amx_bf16": False}
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: known, raising=False)
+    with load(tiny_llama, drafts=drafts, dtype=asked) as model:
+        assert model.describe()["dtype"] == used
+
+
+def test_a_torch_that_knows_no_capabilities_drafts_in_float32(
+    tiny_llama: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import torch
+
+    monkeypatch.delattr(torch.cpu, "get_capabilities", raising=False)
+    with load(tiny_llama, drafts=True) as model:
+        assert model.describe()["dtype"] == "float32"
+
+
 def test_the_processor_computes_in_float32(tmp_path: Path, tiny_llama: Path) -> None:
     for file in tiny_llama.iterdir():
         (tmp_path / file.name).write_bytes(file.read_bytes())

@@ -163,18 +163,21 @@ def test_a_mixed_pair_writes_text(
     assert result["settings"]["draft_backend"] == drafter
 
 
+@pytest.mark.parametrize(
+    ("asked", "used"), [(["--dtyped", "bfloat16"], "bfloat16"), (["--dtype", "float32"], "float32")]
+)
 def test_a_drafter_may_compute_in_a_type_of_its_own(
-    demo_verifier: Path, demo_drafter: Path
+    demo_verifier: Path, demo_drafter: Path, asked: list[str], used: str
 ) -> None:
     pytest.importorskip("torch")
-    pair = ["-m", str(demo_verifier), "-md", str(demo_drafter), "--dtyped", "bfloat16", "-t", "1"]
-    asked = ["-p", "def read_file(path):", "-n", "24", "--gamma", "4", "--temp", "0", "--json"]
-    common = ["-m", "specx", "run", "--backend", "hf", *pair, *asked, "--ignore-eos"]
+    pair = ["--backend", "hf", "-m", str(demo_verifier), "-md", str(demo_drafter), "-t", "1"]
+    task = ["-p", "def read_file(path):", "-n", "24", "--gamma", "4", "--temp", "0", "--json"]
+    common = ["-m", "specx", "run", *pair, *task, "--ignore-eos", *asked]
     done, alone = python(*common), python(*common, "--no-draft")
     assert (done.returncode, alone.returncode) == (0, 0), done.stderr + alone.stderr
     result = json.loads(done.stdout)
     types = {role: model["dtype"] for role, model in result["models"].items()}
-    assert types == {"verifier": "float32", "drafter": "bfloat16"}
+    assert types == {"verifier": "float32", "drafter": used}
     assert result["rounds"] < 24
     assert result["text"] == json.loads(alone.stdout)["text"]
 
