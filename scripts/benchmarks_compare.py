@@ -21,11 +21,10 @@ RECORDS = Path(__file__).resolve().parent.parent / "docs" / "benchmarks"
 DRAFTER = "qwen2.5-coder-0.5b-instruct-q4_k_m.gguf"
 Q4_K_M = "qwen2.5-coder-1.5b-instruct-q4_k_m.gguf"
 F16 = "qwen2.5-coder-1.5b-instruct-f16.gguf"
-# Each prompt once: prompts are what an interval is over.
-PROMPTS = "--suite factual:1,opinion:1,code:1 -r 1 -n 64"
+PROMPTS = "--suite factual:1,opinion:1,code:1 -n 64"
 COMMANDS = {
-    "runtime": f"-m {F16} -md {DRAFTER} {PROMPTS}",
-    "quantisation": f"-m {Q4_K_M} --against {F16} -md {DRAFTER} {PROMPTS}",
+    "runtime": f"-m {F16} -md {DRAFTER} {PROMPTS} -r 3",
+    "quantisation": f"-m {Q4_K_M} --against {F16} -md {DRAFTER} {PROMPTS} -r 1",
 }
 
 
