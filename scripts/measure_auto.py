@@ -108,6 +108,7 @@ def runs_in(path: Path, settings: dict[str, Any]) -> dict[Key, Run]:
     if not path.exists():
         return {}
     before = read(path)
+    # Records from before a drafter could have a type of its own do not name one.
     same = {"draft_dtype": None, **before.settings, "repetitions": settings["repetitions"]}
     if same != settings:
         raise SystemExit(f"{path} was measured with other settings; give another file with -o")

@@ -126,3 +126,21 @@ def test_other_settings_are_another_measurement(call: Any) -> None:
     with pytest.raises(SystemExit, match="measured with other settings"):
         call("-r", "1", "--temp", "0.5")
     assert path.read_bytes() == before
+
+
+def test_the_drafters_number_type_is_a_setting(monkeypatch: pytest.MonkeyPatch) -> None:
+    def settings_for(*words: str) -> dict[str, Any]:
+        given = ["measure_auto.py", "v.gguf", "d.gguf", "-o", "a.json", *words]
+        monkeypatch.setattr(sys, "argv", given)
+        return script.settings_of(script.parse_options())
+
+    assert settings_for() != settings_for("--dtyped", "bfloat16")
+
+
+def test_a_record_that_names_no_number_type_goes_on(call: Any) -> None:
+    path = call("-r", "1")
+    record = json.loads(path.read_text())
+    del record["settings"]["draft_dtype"]
+    path.write_text(json.dumps(record))
+    call("-r", "2")
+    assert json.loads(path.read_text())["runs"][:3] == record["runs"]
