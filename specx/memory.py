@@ -38,15 +38,14 @@ ELEMENT_BYTES = {
 }
 """Bytes of one element: ggml stores quantised ones in blocks of 32 with their scales."""
 
-PLAIN = frozenset(
-    "command-r exaone falcon gemma gpt2 gptneox granite internlm2 llama mistral3 olmo phi2 phi3 "
-    "qwen2 qwen2moe qwen3 qwen3moe seed_oss smollm3 stablelm starcoder2".split()
+KNOWN = frozenset(
+    "cohere2 command-r exaone falcon gemma gemma2 gemma3 gpt-oss gpt2 gptneox granite internlm2 "
+    "llama mistral3 olmo olmo2 phi2 phi3 qwen2 qwen2moe qwen3 qwen3moe seed_oss smollm3 stablelm "
+    "starcoder2".split()
 )
-"""Architectures with one key and one value vector a token, layer and KV head, and no more."""
-
-SLIDING = {"gemma2": 2, "gemma3": 6, "cohere2": 4, "gpt-oss": 2, "olmo2": 4}
-"""Such architectures with sliding windows: every so many layers, the last one sees everything.
-(llama.cpp, ``load_swa_pattern`` in each architecture's file.)"""
+"""Architectures with one key and one value vector for each token, layer and KV head, and no more.
+Layers with a sliding window count in full: their caches are allocated whole, because a shorter one
+forgets what a rewind needs."""
 
 UNCOUNTED = ("attention.key_length_mla", "attention.kv_lora_rank", "nextn_predict_layers")
 """Metadata of models that store something else than keys and values (latent attention), or not in
@@ -64,8 +63,6 @@ class CacheShape:
 
     keys: tuple[int, ...]
     values: tuple[int, ...]
-    windows: tuple[int | None, ...]
-    """Positions that a layer needs at least, where it does not need them all."""
 
 
 @dataclass(frozen=True)
@@ -83,7 +80,7 @@ def cache_shape(metadata: Metadata) -> CacheShape | None:
     """What the model keeps of a token; None where that cannot be told from its metadata."""
     n_layers = metadata.number("block_count")
     n_embd = metadata.number("embedding_length")
-    known = metadata.architecture in PLAIN or metadata.architecture in SLIDING
+    known = metadata.architecture in KNOWN
     if not (known and n_layers and n_embd) or n_layers > MOST_LAYERS:
         return None
     n_heads = (metadata.numbers("attention.head_count", n_layers) or [0])[0]
@@ -95,21 +92,7 @@ def cache_shape(metadata: Metadata) -> CacheShape | None:
     return CacheShape(
         keys=tuple(key_length * heads for heads in kv_heads),
         values=tuple(value_length * heads for heads in kv_heads),
-        windows=tuple(windows(metadata, n_layers)),
     )
-
-
-def windows(metadata: Metadata, n_layers: int) -> list[int | None]:
-    """Each layer's sliding window; where the pattern is not known, every layer has it."""
-    window = metadata.number("attention.sliding_window")
-    if window is None and metadata.architecture == "gemma2":
-        window = 4096  # llama.cpp's default for it
-    if not window:
-        return [None] * n_layers
-    period = SLIDING.get(metadata.architecture)
-    if period is None or metadata.has("attention.sliding_window_pattern"):
-        return [window] * n_layers
-    return [window if layer % period < period - 1 else None for layer in range(n_layers)]
 
 
 def cache_bytes(
@@ -122,8 +105,8 @@ def cache_bytes(
     key_bytes = ELEMENT_BYTES.get(type_k or "f16", 0.0)
     value_bytes = ELEMENT_BYTES.get(type_v or "f16", 0.0)
     return sum(
-        int(min(n_ctx, window or n_ctx) * (keys * key_bytes + values * value_bytes))
-        for keys, values, window in zip(shape.keys, shape.values, shape.windows, strict=True)
+        int(n_ctx * (keys * key_bytes + values * value_bytes))
+        for keys, values in zip(shape.keys, shape.values, strict=True)
     )
 
 

@@ -7,16 +7,17 @@ and 3.
 
 from __future__ import annotations
 
+import functools
 import mmap
 import struct
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeAlias
 
 from specx.errors import ModelError
 
-__all__ = ["Metadata", "is_gguf", "read_metadata"]
+__all__ = ["Array", "Metadata", "Tensor", "is_gguf", "read_metadata", "read_strings"]
 
 MAGIC = b"GGUF"
 VERSIONS = (2, 3)
@@ -37,7 +38,32 @@ STRING, ARRAY = 8, 9
 LONGEST_ARRAY = 4096
 """Longer arrays are vocabularies, and skipped; a value a layer is far shorter."""
 
+MOST_KEYS = 100_000
+DEEPEST_ARRAY = 8
+"""Of arrays in arrays; the specification sets no limit, files have one level."""
+
 Value: TypeAlias = "int | float | bool | str | list[int | float | bool]"
+
+
+@dataclass(frozen=True)
+class Array:
+    """An array of the metadata: where it lies."""
+
+    kind: int
+    """GGUF's number of the elements' type; 8 is a string."""
+    count: int
+    at: int
+    """The byte where its elements begin."""
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """A tensor of the file."""
+
+    shape: tuple[int, ...]
+    """GGUF's order: the contiguous dimension first."""
+    kind: int
+    """The ggml_type of its elements."""
 
 
 @dataclass(frozen=True)
@@ -49,6 +75,8 @@ class Metadata:
     """Bytes of the file."""
     values: Mapping[str, Value]
     """All but strings in arrays, and long arrays."""
+    arrays: Mapping[str, Array] = field(default_factory=dict)
+    tensors: Mapping[str, Tensor] = field(default_factory=dict)
 
     @property
     def architecture(self) -> str:
@@ -110,17 +138,24 @@ def read_metadata(path: Path) -> Metadata:
     if not is_gguf(path):
         what = "is not a GGUF file" if path.exists() else "does not exist"
         raise ModelError(f"{path} {what}")
+    facts = path.stat()
+    return _read(path, facts.st_ino, facts.st_size, facts.st_mtime_ns)
+
+
+@functools.lru_cache(8)
+def _read(path: Path, *_identity: int) -> Metadata:
+    """A run asks for a file's metadata more than once: for its memory, and before it is loaded."""
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
         size = len(data)
         try:
             cursor = Cursor(data)
-            values = read_values(cursor)
-            need = last_tensor(cursor)
+            values, arrays = read_values(cursor)
+            tensors, need = read_tensors(cursor)
         except (struct.error, OverflowError, ValueError, KeyError) as error:
             raise ModelError(f"{path} is damaged: its metadata cannot be read ({error})") from error
     if need > size:
         raise ModelError(f"{path} is cut short: it has {size:,} bytes and needs over {need:,}")
-    return Metadata(path, size, values)
+    return Metadata(path, size, values, arrays, tensors)
 
 
 class Cursor:
@@ -147,7 +182,7 @@ class Cursor:
         """The next string."""
         length = self.scalar("Q")
         self.skip(length)
-        return self.data[self.at - length : self.at].decode()
+        return self.data[self.at - length : self.at].decode("utf-8", "replace")
 
     def skip(self, size: int) -> None:
         """Move on over `size` bytes."""
@@ -168,47 +203,82 @@ class Cursor:
             raise ValueError(f"byte {self.at:,} promises more than the file has")
 
 
-def read_values(cursor: Cursor) -> dict[str, Value]:
-    """All key-value pairs, the cursor being before the first."""
+def read_strings(metadata: Metadata, key: str) -> list[bytes]:
+    """The strings of the array at `key`; none where there is no such array of strings."""
+    array = metadata.arrays.get(key)
+    if array is None or array.kind != STRING:
+        return []
+    with (
+        metadata.path.open("rb") as file,
+        mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data,
+    ):
+        strings, at, length_at = [], array.at, struct.Struct("<Q").unpack_from
+        for _ in range(array.count):
+            begin = at + 8
+            at = begin + length_at(data, at)[0]
+            strings.append(data[begin:at])
+    return strings
+
+
+def read_values(cursor: Cursor) -> tuple[dict[str, Value], dict[str, Array]]:
+    """All key-value pairs, and where the arrays lie; the cursor being before the first."""
     values: dict[str, Value] = {}
+    arrays: dict[str, Array] = {}
+    if cursor.n_values > MOST_KEYS:
+        raise ValueError(f"it promises {cursor.n_values:,} keys")
     for _ in range(cursor.n_values):
-        key = cursor.string()
-        value = read_value(cursor, cursor.scalar("I"))
-        if value is not None:
-            values[key] = value
-    return values
+        key, kind = cursor.string(), cursor.scalar("I")
+        if kind == ARRAY:
+            arrays[key] = array = Array(cursor.scalar("I"), cursor.scalar("Q"), cursor.at)
+            numbers = read_array(cursor, array)
+            if numbers is not None:
+                values[key] = numbers
+        else:
+            values[key] = read_value(cursor, kind)
+    return values, arrays
 
 
-def read_value(cursor: Cursor, kind: int) -> Value | None:
-    """The next value, of GGUF's type `kind`; None if it was skipped."""
-    if kind == STRING:
-        return cursor.string()
-    if kind == ARRAY:
-        return read_array(cursor, cursor.scalar("I"), cursor.scalar("Q"))
-    return cursor.scalars(SCALARS[kind], 1)[0]
+def read_value(cursor: Cursor, kind: int) -> int | float | bool | str:
+    """The next value, of GGUF's type `kind`, which is no array."""
+    return cursor.string() if kind == STRING else cursor.scalars(SCALARS[kind], 1)[0]
 
 
-def read_array(cursor: Cursor, kind: int, count: int) -> list[int | float | bool] | None:
-    """The next array of numbers; None if it was skipped."""
+def read_array(cursor: Cursor, array: Array) -> list[int | float | bool] | None:
+    """The numbers of an array; None if it was skipped, being long or of something else."""
+    code = SCALARS.get(array.kind)
+    if code is None or array.count > LONGEST_ARRAY:
+        skip_array(cursor, array.kind, array.count)
+        return None
+    return list(cursor.scalars(code, array.count))
+
+
+def skip_array(cursor: Cursor, kind: int, count: int, depth: int = 1) -> None:
+    """Move on over the `count` elements of an array."""
     if kind == STRING:
         cursor.skip_strings(count)
-        return None
-    code = SCALARS[kind]
-    if count > LONGEST_ARRAY:
-        cursor.skip(count * struct.calcsize(code))
-        return None
-    return list(cursor.scalars(code, count))
+    elif kind == ARRAY:
+        cursor.need(12 * count)
+        if depth >= DEEPEST_ARRAY:
+            raise ValueError("its arrays are nested too deeply")
+        for _ in range(count):
+            skip_array(cursor, cursor.scalar("I"), cursor.scalar("Q"), depth + 1)
+    else:
+        cursor.skip(count * struct.calcsize(SCALARS[kind]))
 
 
-def last_tensor(cursor: Cursor) -> int:
-    """Where the last tensor's data begins, the cursor being before the first tensor's entry.
+def read_tensors(cursor: Cursor) -> tuple[dict[str, Tensor], int]:
+    """All tensors, the cursor being before the first one's entry; and the bytes a file needs.
 
-    Counted from the end of the entries, without padding: a shorter file was cut.
+    Those are counted from the end of the entries to the beginning of the last tensor, without
+    padding: a shorter file was cut.
     """
-    offsets = [0]
+    tensors: dict[str, Tensor] = {}
+    furthest = 0
+    cursor.need(24 * cursor.n_tensors)
     for _ in range(cursor.n_tensors):
-        cursor.string()
-        cursor.skip(8 * cursor.scalar("I"))  # the dimensions
-        cursor.skip(4)  # the type
-        offsets.append(cursor.scalar("Q"))
-    return cursor.at + max(offsets)
+        name, n_dimensions = cursor.string(), cursor.scalar("I")
+        cursor.need(8 * n_dimensions)
+        shape = tuple(int(size) for size in cursor.scalars("Q", n_dimensions))
+        tensors[name] = Tensor(shape, cursor.scalar("I"))
+        furthest = max(furthest, cursor.scalar("Q"))
+    return tensors, cursor.at + furthest

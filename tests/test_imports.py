@@ -15,7 +15,7 @@ BACKENDS = ROOT / "backends" / "specx_backends"
 LEVELS = [
     level.split()
     for level in (
-        "errors",
+        "errors fatal",
         "backend inputs",
         "acceptance chat chisquare cost machine memory metadata models output sampling streams "
         "suites text uncached vocabulary",
@@ -30,7 +30,14 @@ LEVELS = [
 
 RUNTIMES = {"torch", "transformers", "llama_cpp", "gguf", "specx_backends"}
 COMMAND_LINE = {"click", "rich"}
-CORE_USES = {"numpy", "jinja2", "msgspec", "psutil", "scipy", "tomli"}  # tomli: tomllib before Python 3.11
+CORE_USES = {
+    "numpy",
+    "jinja2",
+    "msgspec",
+    "psutil",
+    "scipy",
+    "tomli",
+}  # tomli: tomllib before Python 3.11
 DRAWING = {"matplotlib"}
 
 
@@ -103,7 +110,7 @@ def test_the_algorithm_knows_no_runtime(module: str) -> None:
 @pytest.mark.parametrize("module", sorted(BACKEND_IMPORTS))
 def test_a_backend_knows_only_the_seam(module: str) -> None:
     own = {name for name in BACKEND_IMPORTS[module] if top(name) == "specx"}
-    assert own <= {"specx.backend", "specx.errors"}
+    assert own <= {"specx.backend", "specx.errors", "specx.fatal", "specx.metadata"}
 
 
 def test_importing_specx_loads_no_runtime() -> None:

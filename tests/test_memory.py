@@ -5,6 +5,7 @@ import psutil
 import pytest
 
 from specx import memory
+from specx.backend import LoadOptions, get_backend
 from specx.errors import ContextError, ModelError
 from specx.memory import Planned, cache_bytes, cache_shape, check_fits
 from specx.metadata import Metadata, Value, read_metadata
@@ -58,28 +59,27 @@ def test_key_and_value_lengths_and_heads_per_layer() -> None:
         attention__key_length=128,
         attention__value_length=64,
     )
-    assert cache_shape(odd) == memory.CacheShape((512, 0), (256, 0), (None, None))
+    assert cache_shape(odd) == memory.CacheShape((512, 0), (256, 0))
     assert size(odd, n_ctx=10) == 10 * 2 * (512 + 256)
 
 
-def test_sliding_layers_count_their_window() -> None:
-    gemma = described("gemma3", block_count=12, attention__sliding_window=512)
-    shape = cache_shape(gemma)
+@pytest.mark.parametrize("architecture", ["phi3", "gemma2", "gemma3"])
+def test_layers_with_a_sliding_window_count_in_full_as_they_are_allocated(
+    architecture: str,
+) -> None:
+    sliding = described(architecture, attention__sliding_window=512)
+    assert size(sliding) == size(described())
+
+
+def test_a_sliding_model_takes_what_llama_cpp_logs(gemma: Path) -> None:
+    with get_backend("llamacpp").load(str(gemma), LoadOptions(n_ctx=2048)) as model:
+        allocated = model.describe()["buffers_mib"]
+    assert isinstance(allocated, dict)
+    shape = cache_shape(read_metadata(gemma))
     assert shape is not None
-    assert shape.windows == ((512,) * 5 + (None,)) * 2
-    a_token_and_layer = 2 * 2 * 3 * 64
-    assert size(gemma) == a_token_and_layer * (10 * 512 + 2 * 4096)
-    assert size(gemma, n_ctx=100) == a_token_and_layer * 12 * 100
-
-
-@pytest.mark.parametrize("architecture", ["phi3", "gemma3"])
-def test_a_pattern_that_is_not_known_counts_every_layer_as_sliding(architecture: str) -> None:
-    own = described(
-        architecture,
-        attention__sliding_window=512,
-        attention__sliding_window_pattern=[True, False] * 15,
+    assert cache_bytes(shape, 2048) / MIB == pytest.approx(
+        sum(mib for name, mib in allocated.items() if "KV" in name)
     )
-    assert size(own) == size(described(), n_ctx=512)
 
 
 @pytest.mark.parametrize(

@@ -11,10 +11,12 @@ import importlib
 import re
 import sys
 from collections import deque
+from collections.abc import Iterator
 from importlib.metadata import version
 from typing import Any
 
 from specx.errors import BackendError
+from specx_backends.llamacpp_fatal import guard
 
 __all__ = ["LOG", "describe_library", "devices", "has_gpu", "library", "versions"]
 
@@ -22,6 +24,9 @@ INSTALL = "pip install llama-cpp-python"
 DEVICE_TYPES = ("cpu", "gpu", "igpu", "accel", "meta")
 ERROR, CONTINUED = 4, 5  # of ggml_log_level; those in llama-cpp-python's logger are old
 BUFFER = re.compile(r"(\S+ +(?:model|KV|RS|compute|output)) buffer size = *([\d.]+) MiB")
+
+LONGEST_LINE = 500
+"""Of what is searched: the log repeats metadata of any length, and the pattern is quadratic."""
 
 
 class Log:
@@ -61,7 +66,7 @@ class Log:
     def _keep(self, line: str) -> None:
         if self._level == ERROR and line:
             self._errors.append(line)
-        if found := BUFFER.search(line):
+        if " buffer size" in line and (found := BUFFER.search(line[-LONGEST_LINE:])):
             name = " ".join(found[1].split())
             self.buffers[name] = self.buffers.get(name, 0.0) + float(found[2])
 
@@ -92,6 +97,7 @@ def library() -> Any:
             f"llama-cpp-python does not load ({first_line(error)}); "
             f"{INSTALL} --force-reinstall --no-cache-dir"
         ) from error
+    guard(ggml(lib, "ggml_set_abort_callback", ctypes.c_void_p), lambda: LOG.reason(""))
     callback = lib.llama_log_callback(LOG.write)
     _callbacks.append(callback)
     lib.llama_log_set(callback, None)
@@ -136,16 +142,19 @@ def ggml(lib: Any, name: str, restype: Any, *argtypes: Any) -> Any:
     return function
 
 
-@functools.cache
-def _handles(lib: Any) -> tuple[Any, ...]:
-    """The shared libraries in which ggml's functions may lie."""
-    handles = [lib._lib]  # where ggml was linked into llama.cpp's own
-    for name in ("ggml", "ggml-base"):
+def _handles(lib: Any) -> Iterator[Any]:
+    """The shared libraries in which ggml's functions may lie.
+
+    llama.cpp's own comes first: the system looks a name up in what it was linked with as well. A
+    wheel holds each library under several names, and opening another one would load a second copy
+    of ggml, with its own list of devices and its own abort callback.
+    """
+    yield lib._lib
+    for name in ("ggml-base", "ggml"):  # Windows looks names up in one library only
         try:
-            handles.insert(0, lib.load_shared_library(name, lib._base_path))
+            yield lib.load_shared_library(name, lib._base_path)
         except FileNotFoundError:
             continue
-    return tuple(handles)
 
 
 def has_gpu(found: list[dict[str, object]]) -> bool:

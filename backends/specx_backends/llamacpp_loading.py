@@ -13,8 +13,15 @@ from typing import Any
 
 from specx.backend import LoadOptions, Tokenizer
 from specx.errors import BackendError, ContextError, ModelError, OptionError
+from specx.metadata import Metadata
+from specx_backends.llamacpp_header import (
+    check_header,
+    check_positions,
+    is_odd,
+)
 from specx_backends.llamacpp_library import LOG, devices, has_gpu
 from specx_backends.llamacpp_threads import physical_cores
+from specx_backends.llamacpp_trial import require_survival
 
 __all__ = ["MAX_ROWS", "Context", "Weights", "check_options", "load_weights", "make_context"]
 
@@ -25,6 +32,8 @@ CACHE_TYPES = {
 BF16 = 30  # in ggml_type; the bindings leave it out
 DEFAULT_BATCH = 512
 DEFAULT_CTX = 4096
+THREADS_A_CORE = 8
+"""llama.cpp reserves memory for each, and dies of some thousands."""
 MAX_ROWS = 64
 """Rows of logits a call to llama.cpp may ask for; more are fetched in several calls.
 
@@ -41,8 +50,9 @@ REBUILD = (
 class Weights:
     """A model file in memory; freed by `close`, by the collector, or when the process ends."""
 
-    def __init__(self, lib: Any, pointer: Any, path: Path, n_gpu_layers: int) -> None:
-        self.path = path
+    def __init__(self, lib: Any, pointer: Any, header: Metadata, n_gpu_layers: int) -> None:
+        self.path = header.path
+        self.header = header
         self.n_gpu_layers = n_gpu_layers
         self.n_ctx_train: int = lib.llama_model_n_ctx_train(pointer)
         self._lib = lib
@@ -96,6 +106,12 @@ def check_options(options: LoadOptions) -> None:
         value = getattr(options, name)
         if value is not None and value < least:
             raise OptionError(f"{name} is {value}; it must be at least {least}")
+    most = THREADS_A_CORE * (os.cpu_count() or 1)
+    if options.threads is not None and options.threads > most:
+        raise OptionError(
+            f"threads is {options.threads}; at most {most} make sense on this machine "
+            f"({THREADS_A_CORE} per logical core)"
+        )
     for name in ("cache_type_k", "cache_type_v"):
         value = getattr(options, name)
         if value is not None and value not in (*CACHE_TYPES, "bf16"):
@@ -119,13 +135,16 @@ def check_file(path: Path) -> None:
 def load_weights(lib: Any, path: Path, options: LoadOptions) -> Weights:
     """Load the file's tensors, offloaded as `options` say."""
     check_file(path)
+    header = check_header(path)
+    if is_odd(header):
+        require_survival(path)
     progress = _Progress(options.progress)
     params = lib.llama_model_default_params()
     params.n_gpu_layers = gpu_layers(lib, options.n_gpu_layers)
     params.progress_callback = callback = lib.llama_progress_callback(progress)
     pointer = lib.llama_model_load_from_file(os.fsencode(path), params)
     del callback  # referenced up to here: llama.cpp calls it while it loads, and not later
-    weights = Weights(lib, pointer, path, params.n_gpu_layers) if pointer else None
+    weights = Weights(lib, pointer, header, params.n_gpu_layers) if pointer else None
     if progress.error is not None:
         raise progress.error
     if weights is None:
@@ -187,6 +206,7 @@ def choose_n_ctx(weights: Weights, options: LoadOptions, tokenizer: Tokenizer) -
     if options.n_ctx is None:
         needed = options.need_ctx(tokenizer) if options.need_ctx else 0
         return min(trained, max(DEFAULT_CTX, needed))
+    check_positions(weights.header, options.n_ctx)
     if options.n_ctx > trained:
         warnings.warn(
             f"n_ctx {options.n_ctx} exceeds the {trained} positions that {weights.path.name} was "

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import ctypes
-from typing import Any
+import functools
+import re
+import threading
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +18,15 @@ from specx_backends.llamacpp_loading import Weights
 __all__ = ["LlamaCppTokenizer"]
 
 INT_P = ctypes.POINTER(ctypes.c_int32)
+SHORT = 4096
+"""Characters that any thread's stack has room for."""
+STACK_A_CHARACTER, STACK_BASE = 1024, 16 << 20
+"""Bytes: llama.cpp splits text with regular expressions of C++, which recurse once per character of
+a match; some 320 bytes were measured."""
+LONGEST_WORD = 1_000_000
+
+Result = TypeVar("Result")
+_stack_size = threading.Lock()
 
 
 class LlamaCppTokenizer:
@@ -39,13 +52,8 @@ class LlamaCppTokenizer:
             data = text.encode("utf-8", "surrogateescape")
         except UnicodeEncodeError as error:
             raise BackendError(f"text holds {text[error.start]!a}, which is no character") from None
-        n_ids, ids = self._tokenize(data, len(data) + 8, add_special, parse_special)
-        if n_ids < 0:
-            n_ids, ids = self._tokenize(data, -n_ids, add_special, parse_special)
-        if n_ids < 0:
-            raise BackendError(f"llama.cpp could not tokenize a text of {len(data)} bytes")
-        found: list[int] = ids[:n_ids].tolist()
-        return found
+        run = functools.partial(self._ids, data, add_special, parse_special)
+        return run() if len(text) <= SHORT else with_deep_stack(run, longest_word(text))
 
     def token_bytes(self, token: int) -> bytes:
         """The bytes that `token` adds to a text; empty for control and padding ids."""
@@ -59,6 +67,15 @@ class LlamaCppTokenizer:
         """A printable name, control tokens included; empty for padding ids."""
         self._check(token)
         return self._piece(token, True).decode("utf-8", "replace")
+
+    def _ids(self, data: bytes, add_special: bool, parse_special: bool) -> list[int]:
+        n_ids, ids = self._tokenize(data, len(data) + 8, add_special, parse_special)
+        if n_ids < 0:
+            n_ids, ids = self._tokenize(data, -n_ids, add_special, parse_special)
+        if n_ids < 0:
+            raise BackendError(f"llama.cpp could not tokenize a text of {len(data)} bytes")
+        found: list[int] = ids[:n_ids].tolist()
+        return found
 
     def _tokenize(
         self, data: bytes, room: int, add_special: bool, parse_special: bool
@@ -104,3 +121,55 @@ class LlamaCppTokenizer:
         )
         silent = self._weights.metadata(f"tokenizer.ggml.{name}_token_id") is None
         return None if token < 0 or (byte_pair and silent) else token
+
+
+def longest_word(text: str) -> int:
+    """Characters of the longest run without white space, or of nothing else."""
+    return max(len(found[0]) for found in re.finditer(r"\S+|\s+", text))
+
+
+def with_deep_stack(run: Callable[[], Result], n_characters: int) -> Result:
+    """What `run` returns, in a thread whose stack has room for a match of `n_characters`.
+
+    Raises
+    ------
+    BackendError
+        If there are too many of them, or there is no memory for such a stack.
+    """
+    if n_characters > LONGEST_WORD:
+        raise BackendError(
+            f"the text has {n_characters:,} characters in a row without a blank; the tokenizer "
+            f"takes {LONGEST_WORD:,}: break them up"
+        )
+    done: list[Result] = []
+    failed: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            done.append(run())
+        except BaseException as error:
+            failed.append(error)
+
+    thread = _started(work, STACK_BASE + STACK_A_CHARACTER * n_characters)
+    try:
+        thread.join()
+    finally:
+        thread.join()  # Ctrl-C too: the model must not be freed under it
+    if failed:
+        raise failed[0]
+    return done[0]
+
+
+def _started(work: Callable[[], None], stack: int) -> threading.Thread:
+    thread = threading.Thread(target=work)
+    with _stack_size:  # the size is the process's setting for threads to come
+        before = threading.stack_size(stack)
+        try:
+            thread.start()
+        except RuntimeError as error:
+            raise BackendError(
+                f"no memory for a stack of {stack >> 20} MiB to tokenize the text; shorten it"
+            ) from error
+        finally:
+            threading.stack_size(before)
+    return thread

@@ -11,6 +11,7 @@ import click
 
 from specx.cli.about import print_version
 from specx.errors import SpecxError
+from specx.fatal import exit_code_when_dying
 
 __all__ = ["cli", "main"]
 
@@ -60,7 +61,8 @@ def main(args: Sequence[str] | None = None) -> None:
 
 def _exit_code(args: Sequence[str] | None) -> int:
     try:
-        code = cli.main(args, prog_name="specx", standalone_mode=False)
+        with exit_code_when_dying(USAGE):
+            code = cli.main(args, prog_name="specx", standalone_mode=False)
     except click.exceptions.NoArgsIsHelpError as error:
         click.echo(error.format_message())
         return USAGE
