@@ -154,7 +154,9 @@ def _read(path: Path, *_identity: int) -> Metadata:
         except (struct.error, OverflowError, ValueError, KeyError) as error:
             raise ModelError(f"{path} is damaged: its metadata cannot be read ({error})") from error
     if need > size:
-        raise ModelError(f"{path} is cut short: it has {size:,} bytes and needs over {need:,}")
+        raise ModelError(
+            f"{path} is cut short: it has {size:,} bytes and needs over {need:,}; download it again"
+        )
     return Metadata(path, size, values, arrays, tensors)
 
 

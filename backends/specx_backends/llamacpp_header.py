@@ -112,9 +112,6 @@ def _shape(metadata: Metadata) -> Iterator[str]:
     yield from _count(metadata, "block_count", MOST_LAYERS)
     for key in ("embedding_length", "context_length"):
         yield from _count(metadata, key, 2**31 - 1)
-    for key in ("attention.head_count", "attention.head_count_kv"):
-        if metadata.has(key) and not isinstance(_of(metadata, key), list):
-            yield from _count(metadata, key, 2**16)
     for key, value in metadata.values.items():
         if key.endswith("epsilon") and not _is_tiny(value):
             yield f"{key} is {_shown(value)}, not a small number above or at 0"
@@ -125,8 +122,6 @@ def _shape(metadata: Metadata) -> Iterator[str]:
 
 def _count(metadata: Metadata, key: str, most: int) -> Iterator[str]:
     value = _of(metadata, key)
-    if value is None and key.startswith("attention"):
-        return
     if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
         yield f"{key} is {_shown(value)}, not 1 to {most:,}"
 

@@ -33,7 +33,6 @@ def test_the_sound_file_that_the_odd_ones_are_made_of_loads(tmp_path: Path) -> N
 ODD: dict[str, tuple[dict[str, Field | None], str]] = {
     "no layers": ({"llama__block_count": number(0)}, "block_count is 0"),
     "too many layers": ({"llama__block_count": number(513)}, "block_count is 513"),
-    "no heads": ({"llama__attention__head_count": number(0)}, "head_count is 0"),
     "epsilon NaN": ({"llama__attention__layer_norm_rms_epsilon": real(np.nan)}, "epsilon is nan"),
     "epsilon < 0": ({"llama__attention__layer_norm_rms_epsilon": real(-1)}, "epsilon is -1.0"),
     "experts unused": ({"llama__expert_count": number(3)}, "expert_used_count is None of 3"),
