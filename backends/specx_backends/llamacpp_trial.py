@@ -23,13 +23,7 @@ IN_TRIAL = "--in-trial"
 
 
 def require_survival(path: Path) -> None:
-    """Raise ModelError if llama.cpp does not survive the file; says so only in the trial's words.
-
-    Raises
-    ------
-    ModelError
-        With what llama.cpp said, or the signal that ended it.
-    """
+    """Raise ModelError, with what llama.cpp said, if it does not survive the file."""
     if IN_TRIAL in sys.argv:
         return
     command = [sys.executable, "-m", "specx_backends.llamacpp_trial", str(path), IN_TRIAL]
@@ -43,7 +37,7 @@ def require_survival(path: Path) -> None:
         return
     said = ended.stderr.decode("utf-8", "replace").strip().splitlines()
     told = [line.removeprefix("specx: ") for line in said if line.startswith("specx: ")]
-    reason = told[-1] if told else f"its process ended with code {ended.returncode}"
+    reason = told[-1] if told else f"llama.cpp crashes on it (exit code {ended.returncode})"
     raise ModelError(f"'{path}' cannot be used: {reason}")
 
 

@@ -154,6 +154,14 @@ def test_an_end_of_the_library_is_one_line_and_its_code_after_last_words(
     assert ended.stderr.count("\n") == 1
 
 
+def test_a_library_user_hears_the_line_and_keeps_the_signal() -> None:
+    code = DIES.format(how=ASSERTION).replace("exit_code_when_dying(2), ", "")
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert ended.returncode not in (0, 2)
+    assert ended.stdout == "unsaved text"
+    assert "specx: llama.cpp gave up: file.c:7: of no use" in ended.stderr
+
+
 # Positions that were learned
 
 
