@@ -10,12 +10,15 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
+import threading
 from collections.abc import Callable, Iterator
 
 __all__ = ["die", "exit_code_when_dying", "last_words"]
 
 _handlers: list[Callable[[str], None]] = []
 _exit_codes: list[int] = []
+_dead: list[str] = []
+_dying = threading.RLock()  # a handler that dies itself must not wait for itself
 
 
 @contextlib.contextmanager
@@ -44,8 +47,18 @@ def exit_code_when_dying(code: int) -> Iterator[None]:
 def die(reason: str) -> None:
     """Say why, let everybody finish, and end the process if the command line asked for that.
 
-    Otherwise it returns, and the caller's process ends as its runtime has it.
+    Otherwise it returns, and the caller's process ends as its runtime has it. Several threads may
+    die of one fault: the first speaks, the others wait for it.
     """
+    with _dying:
+        if not _dead:
+            _dead.append(reason)
+            _speak(reason)
+        if _exit_codes:
+            os._exit(_exit_codes[-1])
+
+
+def _speak(reason: str) -> None:
     handlers, _handlers[:] = list(_handlers), []  # whoever dies here too is not asked again
     for handler in reversed(handlers):
         with contextlib.suppress(BaseException):
@@ -55,5 +68,3 @@ def die(reason: str) -> None:
             stream.flush()
     with contextlib.suppress(BaseException):
         os.write(2, f"specx: {' '.join(reason.split())}\n".encode("utf-8", "replace"))
-    if _exit_codes:
-        os._exit(_exit_codes[-1])

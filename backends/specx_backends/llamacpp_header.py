@@ -26,6 +26,7 @@ INT32, FLOAT32 = 5, 6  # of GGUF's types
 BYTE_TYPE = 6  # in tokenizer.ggml.token_type
 BYTE_TOKEN = re.compile(rb"<0x[0-9A-Fa-f]{2}>")
 COMMON_TOKENIZERS = ("gpt2", "llama")
+FLOAT_TENSOR = 0  # float32, what norms and biases are written in
 INTEGERS = range(24, 29)  # of the ggml_types; and float64, which is as rare
 EMBEDDERS = ("bert", "nomic-bert", "nomic-bert-moe", "jina-bert-v2", "jina-bert-v3", "t5encoder")
 POSITIONS = "position_embd.weight"
@@ -52,7 +53,8 @@ def check_header(path: Path) -> Metadata:
 def is_odd(metadata: Metadata) -> bool:
     """Whether it is worth a trial in another process: a rare kind of tokenizer, odd tensors."""
     return metadata.values.get("tokenizer.ggml.model") not in COMMON_TOKENIZERS or any(
-        tensor.kind in INTEGERS for tensor in metadata.tensors.values()
+        tensor.kind in INTEGERS or (len(tensor.shape) < 2 and tensor.kind != FLOAT_TENSOR)
+        for tensor in metadata.tensors.values()
     )
 
 

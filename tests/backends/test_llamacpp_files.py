@@ -106,8 +106,9 @@ def test_several_empty_tokens_are_no_fault(tmp_path: Path) -> None:
         assert model.n_vocab == len(TOKENS)
 
 
-def test_an_odd_file_that_kills_its_trial_is_one_line(tmp_path: Path) -> None:
-    integers = {**tiny_gguf.llama_tensors(), "blk.0.attn_norm.weight": np.ones(32, np.int32)}
+@pytest.mark.parametrize("kind", [np.int32, np.float16])
+def test_an_odd_file_that_kills_its_trial_is_one_line(tmp_path: Path, kind: type) -> None:
+    integers = {**tiny_gguf.llama_tensors(), "blk.0.attn_norm.weight": np.ones(32, kind)}
     with pytest.raises(ModelError, match="llama.cpp gave up: .*unsupported types"):
         load(write(tmp_path / "integers.gguf", tensors=integers))
 
@@ -152,6 +153,16 @@ def test_an_end_of_the_library_is_one_line_and_its_code_after_last_words(
     assert ended.stderr.startswith("specx: llama.cpp gave up: ")
     assert words in ended.stderr
     assert ended.stderr.count("\n") == 1
+
+
+def test_several_threads_that_die_of_one_fault_speak_once() -> None:
+    threads = "[threading.Thread(target=die, args=('no use',)) for _ in range(8)]"
+    code = (
+        "import threading, time\nfrom specx.fatal import die, exit_code_when_dying\n"
+        f"with exit_code_when_dying(2):\n    for t in {threads}: t.start()\n    time.sleep(60)"
+    )
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert (ended.returncode, ended.stderr) == (2, "specx: no use\n")
 
 
 def test_a_library_user_hears_the_line_and_keeps_the_signal() -> None:
