@@ -219,7 +219,7 @@ def read_strings(metadata: Metadata, key: str) -> list[bytes]:
             begin = at + 8
             at = begin + length_at(data, at)[0]
             strings.append(data[begin:at])
-    return strings
+        return strings
 
 
 def read_values(cursor: Cursor) -> tuple[dict[str, Value], dict[str, Array]]:

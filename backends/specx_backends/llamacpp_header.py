@@ -12,18 +12,19 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from specx.errors import ContextError, ModelError
 from specx.metadata import Metadata, Value, read_metadata, read_strings
 
-__all__ = ["check_header", "check_positions", "is_odd"]
+__all__ = ["CONTROL", "UNUSED", "check_header", "check_positions", "is_odd", "token_kinds"]
 
 MOST_LAYERS = 512
 MOST_EXPERTS = 512
 ROPE_SCALINGS = ("none", "linear", "yarn", "longrope")
 ALIGNMENT = 32
 INT32, FLOAT32 = 5, 6  # of GGUF's types
-BYTE_TYPE = 6  # in tokenizer.ggml.token_type
+CONTROL, UNUSED, BYTE_TYPE = 3, 5, 6  # in tokenizer.ggml.token_type
 BYTE_TOKEN = re.compile(rb"<0x[0-9A-Fa-f]{2}>")
 COMMON_TOKENIZERS = ("gpt2", "llama")
 FLOAT_TENSOR = 0  # float32, what norms and biases are written in
@@ -67,6 +68,14 @@ def check_positions(metadata: Metadata, n_ctx: int) -> None:
             f"{metadata.path.name} has learned {most} positions and cannot take a context of "
             f"{n_ctx}; pass -c {most} or less"
         )
+
+
+def token_kinds(metadata: Metadata) -> NDArray[np.int32]:
+    """GGUF's kind of each token, (n_vocab,); empty where the file does not say."""
+    array = metadata.arrays.get("tokenizer.ggml.token_type")
+    if array is None or array.kind != INT32:
+        return np.empty(0, np.int32)
+    return np.fromfile(metadata.path, "<i4", array.count, offset=array.at)
 
 
 # What kind of file
@@ -196,11 +205,7 @@ def _bytes(names: set[bytes]) -> Iterator[str]:
 
 def _byte_names(metadata: Metadata, tokens: list[bytes]) -> Iterator[str]:
     """Tokens of type byte, of which llama.cpp cuts the number out."""
-    array = metadata.arrays.get("tokenizer.ggml.token_type")
-    if array is None or array.kind != INT32:
-        return
-    kinds = np.fromfile(metadata.path, "<i4", min(array.count, len(tokens)), offset=array.at)
-    for token in np.flatnonzero(kinds == BYTE_TYPE).tolist():
+    for token in np.flatnonzero(token_kinds(metadata)[: len(tokens)] == BYTE_TYPE).tolist():
         if not BYTE_TOKEN.fullmatch(tokens[token]):
             text = tokens[token].decode("utf-8", "replace")
             yield f"token {token} is said to be a byte, but named {_shown(text)} (<0x0A>)"

@@ -6,13 +6,14 @@ import ctypes
 import functools
 import re
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from specx.errors import BackendError
+from specx_backends.llamacpp_header import CONTROL, UNUSED, token_kinds
 from specx_backends.llamacpp_loading import Weights
 
 __all__ = ["LlamaCppTokenizer"]
@@ -36,8 +37,11 @@ class LlamaCppTokenizer:
         self._lib = lib
         self._weights = weights
         self.n_vocab: int = lib.llama_vocab_n_tokens(weights.vocab)
-        self.eog_ids: frozenset[int] = frozenset(self._where(lib.llama_vocab_is_eog, True))
-        unused = self._where(lib.llama_vocab_get_attr, lib.LLAMA_TOKEN_ATTR_UNUSED)
+        everything = range(self.n_vocab)
+        self.eog_ids = frozenset(self._where(lib.llama_vocab_is_eog, True, everything))
+        unused = self._where(
+            lib.llama_vocab_get_attr, lib.LLAMA_TOKEN_ATTR_UNUSED, self._maybe_unused()
+        )
         self.padding_ids: NDArray[np.intp] = np.array(unused, dtype=np.intp)
         self.bos_id: int | None = self._special(lib.llama_vocab_bos, "bos")
         self.eos_id: int | None = self._special(lib.llama_vocab_eos, "eos")
@@ -105,10 +109,16 @@ class LlamaCppTokenizer:
         if not 0 <= token < self.n_vocab:
             raise BackendError(f"token {token} is outside the vocabulary of {self.n_vocab}")
 
-    def _where(self, attribute: Any, mask: int) -> list[int]:
-        """Ids whose `attribute` shares a bit with `mask`; sorted."""
+    def _where(self, attribute: Any, mask: int, tokens: Iterable[int]) -> list[int]:
+        """Those of `tokens` whose `attribute` shares a bit with `mask`."""
         vocab = self._weights.vocab
-        return [token for token in range(self.n_vocab) if attribute(vocab, token) & mask]
+        return [token for token in tokens if attribute(vocab, token) & mask]
+
+    def _maybe_unused(self) -> list[int]:
+        """Ids that may be marked as unused: to ask llama.cpp of all takes a tenth of a load."""
+        kinds = token_kinds(self._weights.header)
+        found: list[int] = np.flatnonzero((kinds == CONTROL) | (kinds == UNUSED)).tolist()
+        return found
 
     def _special(self, get: Any, name: str) -> int | None:
         """The special token `name`, where the file names one.

@@ -260,3 +260,17 @@ def test_more_threads_than_any_machine_has_use_for_are_refused(
 ) -> None:
     with pytest.raises(OptionError, match=f"threads is {threads}; at most"):
         load(write(tmp_path / "sound.gguf"), threads=threads)
+
+
+@pytest.mark.parametrize("name", ["smollm2", "qwen05", "gemma"])
+def test_padding_is_what_llama_cpp_marks_as_unused(
+    name: str, request: pytest.FixtureRequest
+) -> None:
+    with load(request.getfixturevalue(name)) as model:
+        lib, vocab = model._lib, model._weights.vocab
+        unused = [
+            token
+            for token in range(model.n_vocab)
+            if lib.llama_vocab_get_attr(vocab, token) & lib.LLAMA_TOKEN_ATTR_UNUSED
+        ]
+        assert model.tokenizer.padding_ids.tolist() == unused
