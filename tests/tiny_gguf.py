@@ -123,11 +123,11 @@ def write(
     path: Path,
     fields: Mapping[str, Field] | None = None,
     tensors: Mapping[str, np.ndarray[Any, Any]] | None = None,
-    **put: Field | None,
+    *,
+    put: Mapping[str, Field | None] | None = None,
 ) -> Path:
-    """Write a file; `put` replaces fields, ``__`` for a dot, and drops those that are None."""
-    changed = {key.replace("__", "."): value for key, value in put.items()}
-    own = {**(llama() if fields is None else fields), **changed}
+    """Write a file; `put` replaces fields, and drops those that are None."""
+    own = {**(llama() if fields is None else fields), **(put or {})}
     weights = llama_tensors() if tensors is None else tensors
     architecture = own.pop("general.architecture")
     assert architecture is not None

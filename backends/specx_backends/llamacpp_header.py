@@ -178,8 +178,9 @@ def _tokens(metadata: Metadata) -> Iterator[str]:
 
 
 def _first_repeated(tokens: list[bytes]) -> int:
-    seen: set[bytes] = set()
-    return next(i for i, token in enumerate(tokens) if token and (token in seen or seen.add(token)))
+    """The first id whose text, which is not empty, is that of an earlier one."""
+    first = {text: token for token, text in reversed(list(enumerate(tokens)))}
+    return next(i for i, text in enumerate(tokens) if text and first[text] < i)
 
 
 def _token_facts(metadata: Metadata, n_tokens: int) -> Iterator[str]:

@@ -31,53 +31,53 @@ def test_the_sound_file_that_the_odd_ones_are_made_of_loads(tmp_path: Path) -> N
 
 
 ODD: dict[str, tuple[dict[str, Field | None], str]] = {
-    "no layers": ({"llama__block_count": number(0)}, "block_count is 0"),
-    "too many layers": ({"llama__block_count": number(513)}, "block_count is 513"),
-    "epsilon NaN": ({"llama__attention__layer_norm_rms_epsilon": real(np.nan)}, "epsilon is nan"),
-    "epsilon < 0": ({"llama__attention__layer_norm_rms_epsilon": real(-1)}, "epsilon is -1.0"),
-    "experts unused": ({"llama__expert_count": number(3)}, "expert_used_count is None of 3"),
+    "no layers": ({"llama.block_count": number(0)}, "block_count is 0"),
+    "too many layers": ({"llama.block_count": number(513)}, "block_count is 513"),
+    "epsilon NaN": ({"llama.attention.layer_norm_rms_epsilon": real(np.nan)}, "epsilon is nan"),
+    "epsilon < 0": ({"llama.attention.layer_norm_rms_epsilon": real(-1)}, "epsilon is -1.0"),
+    "experts unused": ({"llama.expert_count": number(3)}, "expert_used_count is None of 3"),
     "too many used": (
-        {"llama__expert_count": number(2), "llama__expert_used_count": number(3)},
+        {"llama.expert_count": number(2), "llama.expert_used_count": number(3)},
         "expert_used_count is 3 of 2",
     ),
-    "alignment": ({"general__alignment": number(1)}, "general.alignment is 1"),
-    "rope": ({"llama__rope__scaling__type": text("zzz")}, "rope.scaling.type is 'zzz'"),
+    "alignment": ({"general.alignment": number(1)}, "general.alignment is 1"),
+    "rope": ({"llama.rope.scaling.type": text("zzz")}, "rope.scaling.type is 'zzz'"),
     "equal tokens": (
-        {"tokenizer__ggml__tokens": strings([*TOKENS[:-1], "a"])},
+        {"tokenizer.ggml.tokens": strings([*TOKENS[:-1], "a"])},
         "tokens 260 and 285 .* are both 'a'",
     ),
     "no byte tokens": (
-        {"tokenizer__ggml__tokens": strings([f"t{i}" for i in range(286)])},
+        {"tokenizer.ggml.tokens": strings([f"t{i}" for i in range(286)])},
         "no token for 256 of 256 bytes",
     ),
     "a byte that is none": (
-        {"tokenizer__ggml__token_type": ([*KINDS[:-1], 6], Kind.ARRAY, Kind.INT32)},
+        {"tokenizer.ggml.token_type": ([*KINDS[:-1], 6], Kind.ARRAY, Kind.INT32)},
         "token 285 is said to be a byte, but named 'z'",
     ),
     "types of another type": (
-        {"tokenizer__ggml__token_type": (KINDS, Kind.ARRAY, Kind.INT64)},
+        {"tokenizer.ggml.token_type": (KINDS, Kind.ARRAY, Kind.INT64)},
         "token_type holds numbers of type 11",
     ),
     "too few types": (
-        {"tokenizer__ggml__token_type": (KINDS[:5], Kind.ARRAY, Kind.INT32)},
+        {"tokenizer.ggml.token_type": (KINDS[:5], Kind.ARRAY, Kind.INT32)},
         "token_type has 5 entries for 286 tokens",
     ),
     "too few scores": (
-        {"tokenizer__ggml__scores": ([0.0], Kind.ARRAY, Kind.FLOAT32)},
+        {"tokenizer.ggml.scores": ([0.0], Kind.ARRAY, Kind.FLOAT32)},
         "scores has 1 entries",
     ),
     "tokens that are no texts": (
-        {"tokenizer__ggml__tokens": ([1, 2], Kind.ARRAY, Kind.INT32)},
+        {"tokenizer.ggml.tokens": ([1, 2], Kind.ARRAY, Kind.INT32)},
         "tokens.* is not a list of strings",
     ),
-    "no tokenizer": ({"tokenizer__ggml__model": text("no_vocab")}, "has no tokenizer"),
+    "no tokenizer": ({"tokenizer.ggml.model": text("no_vocab")}, "has no tokenizer"),
     "no vocabulary": (
-        {"tokenizer__ggml__model": None, "tokenizer__ggml__tokens": None},
+        {"tokenizer.ggml.model": None, "tokenizer.ggml.tokens": None},
         "has no tokenizer",
     ),
-    "vision": ({"general__type": text("mmproj")}, "the vision part of a model"),
-    "adapter": ({"general__type": text("adapter")}, "an adapter"),
-    "shard": ({"split__no": (1, Kind.UINT16)}, "a later shard"),
+    "vision": ({"general.type": text("mmproj")}, "the vision part of a model"),
+    "adapter": ({"general.type": text("adapter")}, "an adapter"),
+    "shard": ({"split.no": (1, Kind.UINT16)}, "a later shard"),
 }
 
 
@@ -85,7 +85,7 @@ ODD: dict[str, tuple[dict[str, Field | None], str]] = {
 def test_a_file_that_llama_cpp_would_die_of_is_one_line(tmp_path: Path, name: str) -> None:
     put, reason = ODD[name]
     with pytest.raises(ModelError, match=reason) as error:
-        load(write(tmp_path / "odd.gguf", **put))
+        load(write(tmp_path / "odd.gguf", put=put))
     assert "\n" not in str(error.value)
 
 
@@ -102,7 +102,7 @@ def test_a_file_without_weights_is_said_to_be_one(tmp_path: Path) -> None:
 
 def test_several_empty_tokens_are_no_fault(tmp_path: Path) -> None:
     tokens = strings([*TOKENS[:-2], "", ""])  # llama.cpp gives each a name of its own
-    with load(write(tmp_path / "empty.gguf", tokenizer__ggml__tokens=tokens)) as model:
+    with load(write(tmp_path / "empty.gguf", put={"tokenizer.ggml.tokens": tokens})) as model:
         assert model.n_vocab == len(TOKENS)
 
 
@@ -115,7 +115,9 @@ def test_an_odd_file_that_kills_its_trial_is_one_line(tmp_path: Path, kind: type
 
 def test_an_odd_file_that_survives_its_trial_loads(tmp_path: Path) -> None:
     integers = {**tiny_gguf.llama_tensors(), "blk.0.attn_norm.weight": np.ones(32, np.float32)}
-    path = write(tmp_path / "odd.gguf", tokenizer__ggml__model=text("whitespace"), tensors=integers)
+    path = write(
+        tmp_path / "odd.gguf", put={"tokenizer.ggml.model": text("whitespace")}, tensors=integers
+    )
     with pytest.raises(ModelError, match="merges"):  # told by llama.cpp in an ordinary way
         load(path)
 
@@ -198,8 +200,8 @@ def test_by_default_the_context_ends_with_the_learned_positions(tmp_path: Path) 
 def test_a_long_word_is_tokenized_however_deep_its_expression_recurses(
     tmp_path: Path, word: str
 ) -> None:
-    put = {**tiny_gguf.gpt2(), "tokenizer.ggml.pre": text("gpt-4o")}
-    with load(write(tmp_path / "deep.gguf", put, tiny_gguf.gpt2_tensors())) as model:
+    fields = {**tiny_gguf.gpt2(), "tokenizer.ggml.pre": text("gpt-4o")}
+    with load(write(tmp_path / "deep.gguf", fields, tiny_gguf.gpt2_tensors())) as model:
         ids = model.tokenizer.encode(word * 100_000, add_special=False, parse_special=False)
         assert b"".join(map(model.tokenizer.token_bytes, ids)) == word.encode() * 100_000
 
@@ -221,7 +223,7 @@ def test_the_longest_word_is_of_blanks_or_of_all_else() -> None:
 
 
 def test_names_that_are_no_utf8_and_arrays_in_arrays_are_read(tmp_path: Path) -> None:
-    path = write(tmp_path / "latin.gguf", general__name=text("cafe"))
+    path = write(tmp_path / "latin.gguf", put={"general.name": text("cafe")})
     path.write_bytes(path.read_bytes().replace(b"cafe", b"caf\xe9"))
     assert read_metadata(path).values["general.name"] == "caf�"
     with load(path) as model:
@@ -232,7 +234,7 @@ def test_names_that_are_no_utf8_and_arrays_in_arrays_are_read(tmp_path: Path) ->
 
 def nested_file(folder: Path, nested: Field) -> Path:
     """A file whose last key holds arrays in an array, which the library cannot write."""
-    path = write(folder / "nested.gguf", zz__key=number(7))
+    path = write(folder / "nested.gguf", put={"zz.key": number(7)})
     key = b"zz.key" + (4).to_bytes(4, "little") + (7).to_bytes(4, "little")
     inner = b"".join(
         (4).to_bytes(4, "little")
