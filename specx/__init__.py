@@ -1,17 +1,23 @@
 """specx: speculative decoding that provably does not change the output."""
 
-from importlib.metadata import version
+from __future__ import annotations
 
-from specx.accept import accept, expected_accepted
-from specx.acceptance import RULES, Block, Rule, Verdict
-from specx.backend import LoadOptions, LogitsBackend, Tokenizer, get_backend, installed_backends
-from specx.decoding import Round, Stop
-from specx.errors import SpecxError
-from specx.pair import Pair, Settings
-from specx.sampling import Distribution, SamplingParams, distribution
-from specx.stats import Tally
+from importlib import import_module
 
-__version__ = version("specx")
+TYPE_CHECKING = False  # as type checkers read it; to import it from typing takes milliseconds
+if TYPE_CHECKING:
+    from typing import Any
+
+    from specx.acceptance import RULES, Block, Rule, Verdict
+    from specx.accepting import accept, expected_accepted
+    from specx.backend import LoadOptions, LogitsBackend, Tokenizer, get_backend, installed_backends
+    from specx.decoding import Round, Stop
+    from specx.errors import SpecxError
+    from specx.pair import Pair, Settings
+    from specx.sampling import Distribution, SamplingParams, distribution
+    from specx.stats import Tally
+
+    __version__: str
 
 __all__ = [
     "RULES",
@@ -36,3 +42,33 @@ __all__ = [
     "get_backend",
     "installed_backends",
 ]
+
+# Imported on first use: `specx --help` needs none of these, and NumPy alone takes longer than it.
+_PLACES = {
+    "acceptance": ("RULES", "Block", "Rule", "Verdict"),
+    "accepting": ("accept", "expected_accepted"),
+    "backend": ("LoadOptions", "LogitsBackend", "Tokenizer", "get_backend", "installed_backends"),
+    "decoding": ("Round", "Stop"),
+    "errors": ("SpecxError",),
+    "pair": ("Pair", "Settings"),
+    "sampling": ("Distribution", "SamplingParams", "distribution"),
+    "stats": ("Tally",),
+}
+_MODULES = {name: f"specx.{module}" for module, names in _PLACES.items() for name in names}
+
+
+if not TYPE_CHECKING:  # else a misspelt name would pass as Any
+
+    def __getattr__(name: str) -> Any:
+        if name == "__version__":
+            value = import_module("importlib.metadata").version("specx")
+        elif name in _MODULES:
+            value = getattr(import_module(_MODULES[name]), name)
+        else:
+            raise AttributeError(f"module 'specx' has no attribute '{name}'")
+        globals()[name] = value
+        return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -8,6 +8,7 @@ import tempfile
 from pathlib import Path
 
 from specx.errors import UsageError
+from specx.interrupts import held
 
 __all__ = ["OutputFile"]
 
@@ -40,9 +41,14 @@ class OutputFile:
 
     def write(self, text: str) -> None:
         """Replace what the file holds."""
-        self._replace(text.encode("utf-8"), keep=True)
+        # A lone surrogate, as in a file name that is not UTF-8, becomes its escape.
+        self._replace(text.encode("utf-8", errors="backslashreplace"), keep=True)
 
     def _replace(self, content: bytes, *, keep: bool) -> None:
+        with held():  # else Ctrl-C may leave the temporary file behind
+            self._replace_at_once(content, keep=keep)
+
+    def _replace_at_once(self, content: bytes, *, keep: bool) -> None:
         try:
             handle, name = tempfile.mkstemp(prefix=f".{self.path.name}.", dir=self.path.parent)
         except OSError as error:

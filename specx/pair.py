@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from numbers import Integral
+from threading import Lock
 from types import TracebackType
 from typing import Literal
+from weakref import WeakValueDictionary
 
-from specx.accept import find_rule
+from specx.accepting import find_rule
 from specx.backend import LogitsBackend
 from specx.cost import Profile
 from specx.decoding import Round, Stop, autoregress, prefill, speculate
@@ -17,6 +21,7 @@ from specx.lookup import LookupDrafter
 from specx.sampling import LogitsReader, SamplingParams
 from specx.schedule import Auto, Costs, EarlyStop, Fixed, Schedule, table_profile
 from specx.streams import Streams
+from specx.uncached import Uncached
 from specx.vocabulary import drafter_mask, readable, verifier_mask
 
 __all__ = ["DRAFTERS", "Pair", "Settings"]
@@ -60,9 +65,15 @@ class Pair:
         If the two do not share a vocabulary.
     BackendError
         If a model cannot forget, which every round asks of both.
+    UsageError
+        If one loaded model is to be both.
     """
 
     def __init__(self, verifier: LogitsBackend, drafter: LogitsBackend | None = None) -> None:
+        if drafter is not None and _loaded(verifier) is _loaded(drafter):
+            raise UsageError(
+                f"{verifier.name} is both verifier and drafter, and has one cache; load it twice"
+            )
         self.verifier = verifier
         self.drafter = drafter
         self._masked = verifier_mask(verifier)
@@ -85,8 +96,8 @@ class Pair:
         *,
         size: int = PREFILL_SLICE,
         report: Callable[[int], None] = lambda fed: None,
-    ) -> None:
-        """Feed a prompt to both models, all but its last token.
+    ) -> list[float]:
+        """Feed a prompt to both models, all but its last token; the seconds that each took.
 
         Parameters
         ----------
@@ -95,8 +106,14 @@ class Pair:
         report
             Called with the number of tokens that the model being fed holds.
         """
-        for model in self.models:
-            prefill(model, readable(tokens, model.n_vocab), size, report)
+        _check_tokens(tokens, self.verifier)
+        seconds = []
+        with self._owned():
+            for model in self.models:
+                begun = model.clock()
+                prefill(model, readable(tokens, model.n_vocab), size, report)
+                seconds.append(model.clock() - begun)
+        return seconds
 
     def rounds(
         self,
@@ -116,7 +133,31 @@ class Pair:
         keep_logits
             Leaves each distribution of a round the logits it was made of, as a trace wants them; a
             round then holds up to 2 g + 1 rows of the vocabulary's size.
+
+        Raises
+        ------
+        UsageError
+            If `tokens` is not a list, is empty, or holds what is not an id of the verifier.
+        BackendError
+            If one of the models is already generating: now, or where the first round is asked for.
+            An iterator that is exhausted, closed or collected no longer counts.
         """
+        if not isinstance(tokens, list):
+            raise UsageError(
+                f"tokens is of type {type(tokens).__name__}; give a list, which grows in place"
+            )
+        _check_tokens(tokens, self.verifier)
+        rounds = self._rounds(tokens, settings, stop, schedule, keep_logits)
+        return self._owning(rounds)
+
+    def _rounds(
+        self,
+        tokens: list[int],
+        settings: Settings,
+        stop: Stop,
+        schedule: Schedule | None,
+        keep_logits: bool,
+    ) -> Iterator[Round]:
         reader = self.reader(settings.sampling, keep_logits=keep_logits)
         streams = Streams(settings.seed)
         drafters = self.drafters(settings, keep_logits=keep_logits)
@@ -132,6 +173,22 @@ class Pair:
             streams=streams,
             stop=stop,
         )
+
+    def _owning(self, rounds: Iterator[Round]) -> Iterator[Round]:
+        with self._owned():
+            yield from rounds
+
+    @contextmanager
+    def _owned(self) -> Iterator[None]:
+        """The models are this generation's alone: two would mix their texts in one cache."""
+        owner = _Owner()
+        try:
+            for model in self.models:
+                _own(model, owner)
+            yield
+        finally:
+            for model in self.models:
+                _disown(model, owner)
 
     def drafters(self, settings: Settings, *, keep_logits: bool = False) -> list[Drafter]:
         """Those that `settings` name, in that order; none without a drafter."""
@@ -191,6 +248,48 @@ class Pair:
         trace: TracebackType | None,
     ) -> None:
         self.close()
+
+
+class _Owner:
+    """A generation under way; to forget it is to release its models."""
+
+
+_OWNERS: WeakValueDictionary[int, _Owner] = WeakValueDictionary()
+"""By the id of a loaded model. Weak, so that none stays locked where Ctrl-C kept a block from its
+end."""
+_LOCK = Lock()
+
+
+def _own(model: LogitsBackend, owner: _Owner) -> None:
+    with _LOCK:
+        if _OWNERS.setdefault(id(_loaded(model)), owner) is not owner:
+            raise BackendError(
+                f"{model.name} is in use by another generation, and has one cache; finish or close "
+                "that one first, or load the model again"
+            )
+
+
+def _disown(model: LogitsBackend, owner: _Owner) -> None:
+    with _LOCK:
+        if _OWNERS.get(id(_loaded(model))) is owner:
+            del _OWNERS[id(_loaded(model))]
+
+
+def _loaded(model: LogitsBackend) -> object:
+    """The model itself, within what wraps it."""
+    return model.wrapped if isinstance(model, Uncached) else model
+
+
+def _check_tokens(tokens: Sequence[int], verifier: LogitsBackend) -> None:
+    """Raise UsageError for what no text of `verifier` can begin with."""
+    if len(tokens) == 0:
+        raise UsageError("tokens is empty; a text begins with one token at least, such as BOS")
+    for place, token in enumerate(tokens):
+        if not isinstance(token, Integral) or not 0 <= token < verifier.n_vocab:
+            raise UsageError(
+                f"tokens[{place}] is {token!r}; an id of {verifier.name} is a whole number "
+                f"from 0 to {verifier.n_vocab - 1}"
+            )
 
 
 def _check_drafters(settings: Settings) -> None:

@@ -29,6 +29,11 @@ class Uncached:
         model.checkpoint()  # so that every model can return to its empty start
 
     @property
+    def wrapped(self) -> LogitsBackend:
+        """The model that it feeds."""
+        return self._model
+
+    @property
     def n_past(self) -> int:
         return len(self._tokens)
 

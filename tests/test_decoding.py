@@ -210,8 +210,8 @@ def test_a_verifier_that_cannot_forget_decodes_plainly_only() -> None:
 
 def test_padding_is_never_emitted_and_only_shared_ids_are_drafted() -> None:
     wide, narrow = Toy(table(1, padding=3)), Toy(table(2))
-    for pair in (Pair(wide, narrow), Pair(narrow, wide), Pair(wide, wide)):
-        tokens = generate(pair, 64, sampling=PLAIN)[0] if pair.verifier is not pair.drafter else []
+    for pair in (Pair(wide, narrow), Pair(narrow, wide)):
+        tokens = generate(pair, 64, sampling=PLAIN)[0]
         assert all(token < len(WORDS) for token in tokens)
 
 

@@ -15,11 +15,11 @@ BACKENDS = ROOT / "backends" / "specx_backends"
 LEVELS = [
     level.split()
     for level in (
-        "errors fatal",
+        "errors fatal interrupts",
         "backend inputs",
         "acceptance chat chisquare cost machine memory metadata models output sampling streams "
         "suites text uncached vocabulary",
-        "accept drafting lookup schedule",
+        "accepting drafting lookup schedule",
         "decoding",
         "audit bench compare exactness faults pair report stats study trace verification",
         "specx",  # the package itself: what it offers to a library's user

@@ -409,7 +409,7 @@ def test_json_and_summary_hold_the_same_numbers(
     assert trace.summary is not None
     same = {key: value for key, value in asdict(trace.summary).items() if key in shown}
     assert same == {key: shown[key] for key in same}
-    assert len(same) == 11
+    assert len(same) == 12
     assert (trace.text, trace.header.settings) == (shown["text"], shown["settings"])
     models = trace.header.provenance["models"]
     assert all(len(models[role]["sha256"]) == 64 for role in ("verifier", "drafter"))

@@ -14,6 +14,7 @@ from specx.backend import LogitsBackend
 from specx.bench.profiling import PassTimer, encode_prompt
 from specx.bench.records import Arm, Results, Run
 from specx.decoding import Round, Stop
+from specx.interrupts import held
 from specx.pair import Pair, Settings
 from specx.stats import Tally
 from specx.suites import Prompt
@@ -157,8 +158,9 @@ def _run_group(
             if arm.cached:
                 bench.time_passes()
             report(results.n_done + place + 1)
-        for arm, run in block.items():
-            results.add(arm, run)
+        with held():  # arms that were interrupted in between would differ in their runs
+            for arm, run in block.items():
+                results.add(arm, run)
         if profile := bench.timer.profile(_core(block)):
             results.profiles[arms[0].runtimes] = profile
         save()

@@ -6,7 +6,7 @@ import json
 import sys
 import zlib
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, replace
 from itertools import zip_longest
 from pathlib import Path
@@ -37,6 +37,7 @@ from specx.cli.options import MODELS, RUNTIME, add_options, prompt_options
 from specx.cli.progress import Progress
 from specx.cli.tables import print_comparison, print_results
 from specx.errors import SpecxError, UsageError
+from specx.interrupts import held
 from specx.machine import Watch, peak_memory_mib, provenance
 from specx.output import OutputFile
 from specx.pair import Pair
@@ -171,12 +172,15 @@ class _Sweep:
             self.results = _resumed(output.path, self.identity)
         self.results.provenance.setdefault("sweep", self.identity)
         self.watch = Watch()
-        self.tracing = BenchTracing(given["trace_file"], self.plan)
         self._report: Callable[[float], None] = lambda runs: None
 
     def run(self) -> int:
         """Measure, print and write; the exit code."""
-        with self.tracing:
+        with ExitStack() as stack:
+            with held():  # else Ctrl-C may leave an empty trace behind
+                self.tracing = stack.enter_context(
+                    BenchTracing(self.given["trace_file"], self.plan)
+                )
             return self._run()
 
     def _run(self) -> int:
@@ -200,6 +204,10 @@ class _Sweep:
         return code
 
     def _finish(self) -> None:
+        with held():
+            self._close()
+
+    def _close(self) -> None:
         about = self.results.provenance
         about["peak_memory_mib"] = max(round(peak_memory_mib()), about.get("peak_memory_mib", 0))
         self.results.warnings = warnings_of(self.results, self.watch)

@@ -28,6 +28,7 @@ from specx.compare import (
 )
 from specx.compare.render import FORMATS, headings, tables
 from specx.errors import UsageError
+from specx.interrupts import held
 from specx.machine import Watch, provenance
 from specx.output import OutputFile
 from specx.pair import Pair
@@ -158,7 +159,9 @@ class _Comparing:
             return code
         for side in found.results:
             side.warnings = warnings_of(side, self.watch)
-        self._show(comparison_record(found, traits, self._provenance(systems)))
+        record = comparison_record(found, traits, self._provenance(systems))
+        with held():
+            self._show(record)
         return code
 
     def _measure(self, systems: tuple[System, System], found: Comparison) -> int:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from threading import Timer
 
-from rich.console import Console
-from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeRemainingColumn
-from rich.progress import Progress as Bar
+from specx import interrupts
+from specx.cli.streams import is_terminal
 
 __all__ = ["Progress"]
 
@@ -20,22 +20,30 @@ class Progress:
     """Shows bars on standard error, when that is a terminal and `enabled`."""
 
     def __init__(self, enabled: bool) -> None:
-        self._console = Console(stderr=True)
-        self._enabled = enabled and self._console.is_terminal
+        self._enabled = enabled and is_terminal(sys.stderr)
 
     @contextmanager
     def task(self, label: str, total: float) -> Iterator[Callable[[float], None]]:
         """Yields a function to call with how much of `total` is done."""
+        interrupts.begun()  # what takes this long is unwound in order
+        if not self._enabled:
+            yield lambda done: None
+            return
+        from rich.console import Console  # slow to import, and only a terminal needs them
+        from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeRemainingColumn
+        from rich.progress import Progress as Bar
+
         columns = TextColumn("{task.description}"), BarColumn(), TaskProgressColumn()
-        bar = Bar(*columns, TimeRemainingColumn(), console=self._console, transient=True)
+        console = Console(stderr=True)
+        bar = Bar(*columns, TimeRemainingColumn(), console=console, transient=True)
         task = bar.add_task(label, total=total)
         timer = Timer(PATIENCE, bar.start)
         timer.daemon = True
-        if self._enabled:
-            timer.start()
+        timer.start()
         try:
             yield lambda done: bar.update(task, completed=done)
         finally:
-            timer.cancel()
-            if bar.live.is_started:
-                bar.stop()
+            with interrupts.held():  # else the terminal may stay without its cursor
+                timer.cancel()
+                if bar.live.is_started:
+                    bar.stop()

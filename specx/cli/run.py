@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import sys
+from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import click
 
-from specx import RULES, Pair, SamplingParams, Settings, Stop, Tally
+from specx import RULES, Pair, SamplingParams, Settings, Stop, Tally, interrupts
 from specx.backend import Tokenizer
 from specx.chat import encode_chat
 from specx.cli.drafting import DRAFTING, Chosen, draft_settings, drafter_needed, estimate
@@ -18,8 +19,10 @@ from specx.cli.load import FIELDS, Side, load_pair, plan_sides
 from specx.cli.options import MODELS, RUNTIME, SAMPLING, add_options
 from specx.cli.progress import Progress
 from specx.cli.show import Writer, footer, legend, wants_styles
+from specx.cli.streams import is_terminal
 from specx.cli.tracing import TRACE, Tracing
 from specx.errors import UsageError
+from specx.interrupts import held
 from specx.models import demo_pair
 from specx.pair import PREFILL_SLICE
 from specx.stats import Choices
@@ -120,12 +123,12 @@ def run(**given: Any) -> int:
         return len(_encode(tokenizer, prompt, given)) + int(given["predict"])
 
     cached = not given["no_cache"]
-    with (
-        Tracing(given["trace_file"]) as tracing,
-        load_pair(
-            sides, need_ctx, verbose=given["verbose"], cached=cached, progress=progress
-        ) as pair,
-    ):
+    with ExitStack() as stack:
+        with held():  # else Ctrl-C may leave an empty trace behind
+            tracing = stack.enter_context(Tracing(given["trace_file"]))
+        pair = stack.enter_context(
+            load_pair(sides, need_ctx, verbose=given["verbose"], cached=cached, progress=progress)
+        )
         tokens = _encode(pair.verifier.tokenizer, prompt, given)
         if not tokens:
             raise UsageError(
@@ -133,8 +136,7 @@ def run(**given: Any) -> int:
                 "write a prompt (-p 'Once upon a time')"
             )
         generation = _Generation(pair, settings, sides, given, tokens, tracing)
-        generation.begin_trace(prompt, progress)
-        return generation.run(progress)
+        return generation.run(prompt, progress)
 
 
 class _Generation:
@@ -153,7 +155,7 @@ class _Generation:
         self.tracing = tracing
         self.n_prompt, self.tokens = len(tokens), tokens
         self.tally, self.choices = Tally(), Choices()
-        self.prefill_s = 0.0
+        self.prefill_s: list[float] = []
         self.chosen = Chosen.of(pair, settings, given)
         self.stop = Stop(
             pair.verifier.tokenizer,
@@ -167,7 +169,29 @@ class _Generation:
             mark=given["show"],
         )
 
-    def begin_trace(self, prompt: str, progress: Progress) -> None:
+    def run(self, prompt: str, progress: Progress) -> int:
+        """Generate and print; the exit code."""
+        try:
+            self._begin_trace(prompt, progress)
+            self._prefill(progress)
+        except KeyboardInterrupt:
+            self.stop.reason = "interrupted"
+            self._end_trace()
+            raise
+        with held():  # a signal waits for the end of a round
+            try:
+                self._decode()
+            except KeyboardInterrupt:
+                self.stop.reason = "interrupted"
+            except OSError:  # nobody takes the text any more; the trace gets its end all the same
+                self.stop.reason = "interrupted"
+                self._end_trace()
+                raise
+            self.writer.write(self._end_trace())
+            self._close()
+        return interrupts.exit_code() if self.stop.reason == "interrupted" else 0
+
+    def _begin_trace(self, prompt: str, progress: Progress) -> None:
         """Say in the trace what is about to run, before any of it does."""
         self.tracing.begin(
             self.pair,
@@ -179,18 +203,12 @@ class _Generation:
             progress=progress,
         )
 
-    def run(self, progress: Progress) -> int:
-        """Generate and print; the exit code."""
-        self._prefill(progress)
-        try:
-            self._decode()
-        except KeyboardInterrupt:
-            self.stop.reason = "interrupted"
+    def _end_trace(self) -> str:
+        """Write the trace's summary; the text that was held back."""
+        del self.tokens[self.n_prompt + self.tally.n_tokens :]  # of a round that was broken off
         rest = self.stop.finish()
-        self.writer.write(rest)
         self.tracing.end(self.tally, self.stop, self.prefill_s, rest, self._estimate())
-        self._close()
-        return 130 if self.stop.reason == "interrupted" else 0
+        return rest
 
     @property
     def _shades(self) -> bool:
@@ -198,12 +216,9 @@ class _Generation:
         return self.writer.styled and self.writer.stream and self.writer.mark == "entropy"
 
     def _prefill(self, progress: Progress) -> None:
-        clock = self.pair.verifier.clock
-        begun = clock()
         with progress.task("reading the prompt", self.n_prompt - 1) as report:
             size = self.given["n_batch"] or PREFILL_SLICE
-            self.pair.prefill(self.tokens, size=size, report=report)
-        self.prefill_s = clock() - begun
+            self.prefill_s = self.pair.prefill(self.tokens, size=size, report=report)
 
     def _decode(self) -> None:
         clock = self.pair.verifier.clock
@@ -217,6 +232,10 @@ class _Generation:
                 self.choices.add(done)
                 self.tracing.round(done)
                 self.writer.round(done)
+                if interrupts.received():
+                    interrupts.taken()
+                    self.stop.reason = "interrupted"
+                    break
         finally:
             self.tally.total = clock() - begun
 
@@ -246,7 +265,8 @@ class _Generation:
             "n_tokens": tally.n_tokens,
             "stop_reason": self.stop.reason,
             "tok_s": tally.tok_s,
-            "prefill_s": self.prefill_s,
+            "prefill_s": sum(self.prefill_s),
+            "prefill_draft_s": sum(self.prefill_s[1:]),
             "rounds": tally.rounds,
             "alpha": tally.alpha,
             "kept": tally.kept,
@@ -338,7 +358,7 @@ def _read_prompt(given: dict[str, Any]) -> str:
         return str(given["prompt"])
     if given["file"] is not None:
         return _read_file(given["file"])
-    if sys.stdin is None or sys.stdin.isatty():
+    if sys.stdin is None or is_terminal(sys.stdin):
         if given["model"] is None:
             return SAMPLE_PROMPT
         raise UsageError("no prompt; pass -p TEXT, -f FILE, or pipe one in")

@@ -11,6 +11,7 @@ from typing import Any, TextIO
 
 import click
 
+from specx.cli.streams import is_terminal
 from specx.decoding import Round
 from specx.sampling import Distribution
 from specx.stats import Tally
@@ -40,11 +41,11 @@ DEMO_NOTE = [
 ]
 
 
-def wants_styles(color: str, stream: TextIO) -> bool:
+def wants_styles(color: str, stream: TextIO | None) -> bool:
     """Whether to mark origins in `stream`."""
     if color != "auto":
         return color == "on"
-    return stream.isatty() and os.environ.get("TERM") != "dumb"
+    return is_terminal(stream) and os.environ.get("TERM") != "dumb"
 
 
 @dataclass
@@ -58,7 +59,7 @@ class Writer:
 
     def __post_init__(self) -> None:
         self.written: list[str] = []
-        self._terminal = sys.stdout.isatty()
+        self._terminal = is_terminal(sys.stdout)
 
     def round(self, done: Round) -> None:
         """Write what a round made certain."""
@@ -125,7 +126,7 @@ def footer(result: Mapping[str, Any], tally: Tally, n_prompt: int) -> list[str]:
     lines = [
         f"seed {settings['seed']}  template {settings['template']}  stopped by {_reason(result)}",
         f"{tally.n_tokens} tokens at {_rate(tally.n_tokens, tally.total)}"
-        f"  prompt {n_prompt} tokens at {_rate(n_prompt - 1, result['prefill_s'])}",
+        f"  prompt {n_prompt} tokens {_prompt_rate(result, n_prompt - 1)}",
     ]
     if settings["draft"]:
         lines.append(
@@ -186,9 +187,17 @@ def _reason(result: Mapping[str, Any]) -> str:
         "stop": "a stop string",
         "length": f"the length limit (-n {result['settings']['predict']})",
         "context": "a full context (raise -c for more)",
-        "interrupted": "you",
+        "interrupted": "an interrupt",
     }
     return words.get(result["stop_reason"], "nothing: its trace breaks off")
+
+
+def _prompt_rate(result: Mapping[str, Any], n_fed: int) -> str:
+    """The verifier's speed, where its time alone is known."""
+    if result["prefill_draft_s"] is None:
+        return f"in {result['prefill_s']:.2f} s"
+    by = " by the verifier" if result["prefill_draft_s"] else ""
+    return f"at {_rate(n_fed, result['prefill_s'] - result['prefill_draft_s'])}{by}"
 
 
 def _rate(count: int, seconds: float) -> str:

@@ -13,6 +13,7 @@ import click
 from specx import Pair, Settings, Stop, Tally
 from specx.cli.progress import Progress
 from specx.decoding import Round
+from specx.interrupts import held
 from specx.machine import provenance
 from specx.trace import TraceWriter, header_for, summary_of
 
@@ -33,6 +34,7 @@ class Tracing:
     def __init__(self, path: Path | None) -> None:
         self._writer = None if path is None else TraceWriter(path)
         self._provenance: dict[str, Any] | None = None
+        self._unfinished = False
 
     @property
     def wanted(self) -> bool:
@@ -65,7 +67,9 @@ class Tracing:
             shown=shown,
             provenance=self._provenance,
         )
-        self._writer.begin(header, pair.verifier.tokenizer)
+        with held():
+            self._writer.begin(header, pair.verifier.tokenizer)
+            self._unfinished = True
 
     def round(self, done: Round) -> None:
         """Write one round."""
@@ -76,17 +80,19 @@ class Tracing:
         self,
         tally: Tally,
         stop: Stop,
-        prefill_s: float,
+        prefill_s: Sequence[float],
         rest: str,
         estimated: Mapping[str, Any] | None = None,
     ) -> None:
-        """Write the summary of a generation."""
-        if self._writer is not None:
+        """Write the summary of the generation, if one began; `prefill_s` is each model's."""
+        if self._writer is not None and self._unfinished:
+            self._unfinished = False
             self._writer.end(
                 summary_of(
                     tally,
                     stop.reason,
-                    prefill_s=prefill_s,
+                    prefill_s=sum(prefill_s),
+                    prefill_draft_s=sum(prefill_s[1:]),
                     trace_s=self._writer.seconds,
                     rest=rest,
                     estimated=estimated,

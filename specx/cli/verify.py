@@ -10,8 +10,8 @@ from typing import Any
 import click
 
 from specx import SamplingParams, __version__
-from specx.accept import find_rule
 from specx.acceptance import RULES
+from specx.accepting import find_rule
 from specx.cli.load import load_pair, plan_sides
 from specx.cli.options import MODELS, RUNTIME, add_options
 from specx.cli.progress import Progress

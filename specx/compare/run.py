@@ -12,6 +12,7 @@ from specx.bench.sweep import WARM_UP_TOKENS, Bench, Plan
 from specx.compare.agreement import Agreement, Forced, agreement_along
 from specx.decoding import Round, Stop
 from specx.errors import VocabularyError
+from specx.interrupts import held
 from specx.pair import Pair, Settings
 from specx.schedule import Schedule
 from specx.stats import merged
@@ -114,8 +115,9 @@ def run_comparison(
             report(len(arms) * turn + len(block))
         if repetition == 0:
             likeness.along(prompt.id, recorder.text, block[0][2].n_prompt, found)
-        for side, arm, run in block:
-            found.results[side].add(arm, run)
+        with held():  # as in a sweep: a block is there for all arms or for none
+            for side, arm, run in block:
+                found.results[side].add(arm, run)
         _keep_profiles(systems, benches, found)
 
 

@@ -154,6 +154,7 @@ def result_of(trace: Trace) -> dict[str, Any]:
         "settings": settings,
         "stop_reason": summary.stop_reason if summary else None,
         "prefill_s": summary.prefill_s if summary else 0.0,
+        "prefill_draft_s": summary.prefill_draft_s if summary else None,
         "time": trace.tally().time(),
         **trace.choices().record(),
         "estimated": summary.estimated if summary else None,

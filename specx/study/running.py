@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from typing import Any
 from specx.bench.profiling import encode_prompt
 from specx.decoding import Stop
 from specx.errors import UsageError
+from specx.interrupts import held
 from specx.pair import Pair, Settings
 from specx.sampling import SamplingParams
 from specx.stats import Tally
@@ -111,12 +113,12 @@ def _run(plan: Plan, pair: Pair, prompt: Prompt, provenance: Mapping[str, Any]) 
     settings, tally = plan.settings(prompt), Tally()
     stop = Stop(tokenizer, plan.n, ignore_eos=plan.ignore_eos)
     plan.file(prompt).unlink(missing_ok=True)
-    with TraceWriter(plan.file(prompt)) as trace:
-        labels = plan.labels(prompt)
-        header = header_for(
-            pair, settings, tokens, prompt.text, labels=labels, provenance=provenance
-        )
-        trace.begin(header, tokenizer)
+    labels = plan.labels(prompt)
+    header = header_for(pair, settings, tokens, prompt.text, labels=labels, provenance=provenance)
+    with ExitStack() as stack:
+        with held():  # else Ctrl-C may leave a file without a header behind
+            trace = stack.enter_context(TraceWriter(plan.file(prompt)))
+            trace.begin(header, tokenizer)
         begun = clock()
         pair.prefill(tokens)
         decoding = clock()

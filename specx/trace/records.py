@@ -208,6 +208,8 @@ class Summary:
     """Text still held back when the last round ended."""
     estimated: dict[str, Any] | None = None
     """The speed against plain decoding that the run's costs let one expect."""
+    prefill_draft_s: float | None = None
+    """The drafter's part of `prefill_s`; None where only the sum was measured."""
     kind: Literal["summary"] = "summary"
 
 

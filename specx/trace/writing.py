@@ -13,10 +13,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from specx.accept import find_rule
+from specx.accepting import find_rule
 from specx.backend import Tokenizer
 from specx.decoding import Round, StopReason
 from specx.errors import UsageError
+from specx.interrupts import held
 from specx.pair import Pair, Settings
 from specx.sampling import SamplingParams
 from specx.stats import Tally
@@ -112,9 +113,10 @@ class TraceWriter:
         """Close the file; one that this writer made and put no generation in is removed."""
         if self._file.closed:
             return
-        self._file.close()
-        if self._empty and not self._generations and self.path.is_file():
-            self.path.unlink()
+        with held():
+            self._file.close()
+            if self._empty and not self._generations and self.path.is_file():
+                self.path.unlink()
 
     def __enter__(self) -> TraceWriter:
         return self
@@ -201,6 +203,7 @@ def summary_of(
     stop_reason: StopReason | None,
     *,
     prefill_s: float = 0.0,
+    prefill_draft_s: float | None = None,
     trace_s: float = 0.0,
     rest: str = "",
     estimated: Mapping[str, Any] | None = None,
@@ -211,6 +214,7 @@ def summary_of(
         stop_reason=stop_reason,
         tok_s=tally.tok_s,
         prefill_s=prefill_s,
+        prefill_draft_s=prefill_draft_s,
         rounds=tally.rounds,
         alpha=tally.alpha,
         kept=tally.kept,

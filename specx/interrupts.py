@@ -1,0 +1,167 @@
+"""Signals that ask this process to end: Ctrl-C, SIGTERM, and SIGHUP of a terminal that closed.
+
+Python raises KeyboardInterrupt at any instruction: within an import, where it may leave a traceback
+or be taken for another error; within a callback from C, where it is printed and lost; between the
+two halves of something that belongs together. So the process ``specx`` handles signals itself:
+
+- before anything has `begun`, one line is written and the process ends there and then;
+- later on KeyboardInterrupt is raised, but within a `held` block only at its end;
+- one that Python swallowed, as it does in callbacks and destructors, is raised again;
+- while the first is dealt with a second changes nothing, and the third ends the process at once.
+
+A program that imports specx keeps its own handlers; `held` then does nothing.
+"""
+
+from __future__ import annotations
+
+import _thread
+import os
+import signal
+import sys
+import time
+from types import FrameType, TracebackType
+from typing import Any
+
+__all__ = ["begun", "deafen", "exit_code", "held", "listen", "message", "received", "taken"]
+
+SIGNALS = ("SIGINT", "SIGTERM", "SIGHUP")
+PATIENCE = 2.0
+"""Seconds that a `held` block may make a signal wait: a write to a full pipe lasts for ever."""
+PAUSE = 0.005
+"""Seconds until a swallowed interrupt comes again: the callback has returned by then, mostly."""
+
+
+class _State:
+    """Of this process; only the main thread, which runs the handlers, changes it."""
+
+    def __init__(self) -> None:
+        self.main: int | None = None
+        """The thread that handles signals; None while nobody listens."""
+        self.received: int | None = None
+        """The first signal."""
+        self.since = 0.0
+        self.count = 0
+        self.begun = False
+        self.held = 0
+        self.raised = False
+        self.reminded = False
+
+    def handle(self, number: int, _frame: FrameType | None) -> None:
+        if self.reminded:
+            self.reminded = False
+        else:
+            self.count += 1
+        if self.received is None:
+            self.received, self.since = number, time.monotonic()
+            remind(PATIENCE)
+        if not self.begun or self.count > 2:
+            end_at_once()
+        if self.held and time.monotonic() < self.since + PATIENCE:
+            return
+        self.interrupt()
+
+    def interrupt(self) -> None:
+        """Raise KeyboardInterrupt, once."""
+        if not self.raised:
+            self.raised = True
+            raise KeyboardInterrupt
+
+
+_state = _State()
+
+
+def listen() -> None:
+    """Handle the signals from now on; one that is ignored (``nohup``, a shell's ``&``) stays so."""
+    _state.main = _thread.get_ident()
+    for name in SIGNALS:
+        number = getattr(signal, name, None)  # Windows has no SIGHUP
+        if number is not None and signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, _state.handle)
+    sys.unraisablehook = _swallowed
+
+
+def deafen() -> None:
+    """Ignore Ctrl-C from now on: all is done, and Python only tidies up."""
+    for name in SIGNALS:
+        if signal.getsignal(getattr(signal, name, signal.SIGINT)) == _state.handle:
+            ignored = name == "SIGINT"
+            number = getattr(signal, name)
+            signal.signal(number, signal.SIG_IGN if ignored else signal.SIG_DFL)
+
+
+def begun() -> None:
+    """Say that something has begun that must be put in order before the process ends."""
+    _state.begun = True
+
+
+def received() -> bool:
+    """Whether a signal has asked this process to end."""
+    return _state.received is not None
+
+
+def taken() -> None:
+    """Say that the signal was seen and the work is being brought to its end: raise it no more."""
+    _state.raised = True
+
+
+def exit_code() -> int:
+    """What a shell shows of a process that a signal ended; of Ctrl-C where none was received."""
+    return 128 + (_state.received or signal.SIGINT)
+
+
+def message() -> str:
+    """The line for a run that leaves nothing else to say."""
+    if _state.received in (None, signal.SIGINT):
+        return "specx: interrupted"
+    return f"specx: ended by {signal.Signals(_state.received).name}"
+
+
+class held:
+    """What belongs together: a signal that comes within is raised after it."""
+
+    def __enter__(self) -> None:
+        if _state.main == _thread.get_ident():
+            _state.held += 1
+            _state.begun = True
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if _state.main != _thread.get_ident():
+            return
+        _state.held -= 1
+        if error is None and not _state.held and received():
+            _state.interrupt()
+
+
+def remind(seconds: float) -> None:
+    """Let the handler run again after a while, in the main thread as ever."""
+
+    def wait() -> None:
+        time.sleep(seconds)
+        _state.reminded = True
+        _thread.interrupt_main(_state.received or signal.SIGINT)
+
+    # Not threading.Thread: the handler may have stopped the main thread within its locks.
+    _thread.start_new_thread(wait, ())
+
+
+def _swallowed(lost: Any) -> None:
+    """Python calls this with an exception that it cannot raise."""
+    if not received():
+        sys.__unraisablehook__(lost)
+    elif isinstance(lost.exc_value, KeyboardInterrupt):
+        _state.raised = False
+        remind(PAUSE)
+
+
+def end_at_once() -> None:
+    """Write the line and end, without unwinding: nothing began, or unwinding takes too long."""
+    try:
+        start = "\n" if os.isatty(2) else ""  # after the ^C that a terminal shows
+        os.write(2, f"{start}{message()}\n".encode())
+    finally:
+        os._exit(exit_code())
