@@ -25,7 +25,7 @@ from specx.text import TextStream
 
 __all__ = ["Round", "Stop", "StopReason", "Times", "autoregress", "prefill", "speculate"]
 
-StopReason: TypeAlias = Literal["eos", "stop", "length", "context", "interrupted"]
+StopReason: TypeAlias = Literal["eos", "stop", "length", "context", "interrupted", "failed"]
 
 
 @dataclass

@@ -21,7 +21,8 @@ from specx.cli.progress import Progress
 from specx.cli.show import Writer, footer, legend, wants_styles
 from specx.cli.streams import is_terminal
 from specx.cli.tracing import TRACE, Tracing
-from specx.errors import UsageError
+from specx.errors import SpecxError, UsageError
+from specx.fatal import last_words
 from specx.interrupts import held
 from specx.models import demo_pair
 from specx.pair import PREFILL_SLICE
@@ -178,11 +179,14 @@ class _Generation:
             self.stop.reason = "interrupted"
             self._end_trace()
             raise
-        with held():  # a signal waits for the end of a round
+        with held(), last_words(self._broken):  # a signal waits for the end of a round
             try:
                 self._decode()
             except KeyboardInterrupt:
                 self.stop.reason = "interrupted"
+            except SpecxError:
+                self._broken("")
+                raise
             except OSError:  # nobody takes the text any more; the trace gets its end all the same
                 self.stop.reason = "interrupted"
                 self._end_trace()
@@ -190,6 +194,12 @@ class _Generation:
             self.writer.write(self._end_trace())
             self._close()
         return interrupts.exit_code() if self.stop.reason == "interrupted" else 0
+
+    def _broken(self, _reason: str) -> None:
+        """Save what there is when the runtime is about to end the process."""
+        self.stop.reason = "failed"
+        self.writer.write(self._end_trace())
+        self._close()
 
     def _begin_trace(self, prompt: str, progress: Progress) -> None:
         """Say in the trace what is about to run, before any of it does."""

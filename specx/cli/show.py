@@ -188,6 +188,7 @@ def _reason(result: Mapping[str, Any]) -> str:
         "length": f"the length limit (-n {result['settings']['predict']})",
         "context": "a full context (raise -c for more)",
         "interrupted": "an interrupt",
+        "failed": "a failure of the runtime",
     }
     return words.get(result["stop_reason"], "nothing: its trace breaks off")
 
