@@ -17,8 +17,8 @@ LEVELS = [
     for level in (
         "errors",
         "backend inputs",
-        "acceptance chat chisquare cost machine memory metadata models output sampling streams "
-        "suites text uncached vocabulary",
+        "acceptance chat chisquare cost machine memory metadata models output results sampling "
+        "streams suites text uncached vocabulary",
         "accept drafting lookup schedule",
         "decoding",
         "audit bench compare exactness faults pair report stats study trace verification",
@@ -30,7 +30,14 @@ LEVELS = [
 
 RUNTIMES = {"torch", "transformers", "llama_cpp", "gguf", "specx_backends"}
 COMMAND_LINE = {"click", "rich"}
-CORE_USES = {"numpy", "jinja2", "msgspec", "psutil", "scipy", "tomli"}  # tomli: tomllib before Python 3.11
+CORE_USES = {
+    "numpy",
+    "jinja2",
+    "msgspec",
+    "psutil",
+    "scipy",
+    "tomli",
+}  # tomli: tomllib before Python 3.11
 DRAWING = {"matplotlib"}
 
 

@@ -11,8 +11,10 @@ from typing import Any
 import click
 
 from specx import Pair, Settings, Stop, Tally
+from specx.cli.files import OutputPath
 from specx.cli.progress import Progress
 from specx.decoding import Round
+from specx.errors import UsageError
 from specx.machine import provenance
 from specx.trace import TraceWriter, header_for, summary_of
 
@@ -22,7 +24,7 @@ TRACE = click.option(
     "--trace",
     "trace_file",
     metavar="FILE",
-    type=click.Path(path_type=Path),
+    type=OutputPath("trace"),
     help="Write what happened in every round to this file (JSON lines; read it with specx report).",
 )
 
@@ -33,6 +35,7 @@ class Tracing:
     def __init__(self, path: Path | None) -> None:
         self._writer = None if path is None else TraceWriter(path)
         self._provenance: dict[str, Any] | None = None
+        self._failure: UsageError | None = None
 
     @property
     def wanted(self) -> bool:
@@ -68,9 +71,13 @@ class Tracing:
         self._writer.begin(header, pair.verifier.tokenizer)
 
     def round(self, done: Round) -> None:
-        """Write one round."""
-        if self._writer is not None:
+        """Write one round; if it cannot be, the run goes on, and its end tells."""
+        if self._writer is None or self._failure is not None:
+            return
+        try:
             self._writer.round(done)
+        except UsageError as error:
+            self._failure = error
 
     def end(
         self,
@@ -81,17 +88,20 @@ class Tracing:
         estimated: Mapping[str, Any] | None = None,
     ) -> None:
         """Write the summary of a generation."""
-        if self._writer is not None:
-            self._writer.end(
-                summary_of(
-                    tally,
-                    stop.reason,
-                    prefill_s=prefill_s,
-                    trace_s=self._writer.seconds,
-                    rest=rest,
-                    estimated=estimated,
-                )
-            )
+        if self._writer is None or self._failure is not None:
+            return
+        summary = summary_of(
+            tally,
+            stop.reason,
+            prefill_s=prefill_s,
+            trace_s=self._writer.seconds,
+            rest=rest,
+            estimated=estimated,
+        )
+        try:
+            self._writer.end(summary)
+        except UsageError as error:
+            self._failure = error
 
     def __enter__(self) -> Tracing:
         return self
@@ -104,6 +114,8 @@ class Tracing:
     ) -> None:
         if self._writer is not None:
             self._writer.close()
+        if error is None and self._failure is not None:
+            raise self._failure  # now that the text is out
 
 
 def _provenance(pair: Pair, backends: Sequence[str], progress: Progress) -> dict[str, Any]:
