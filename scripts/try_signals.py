@@ -176,7 +176,9 @@ def heed_signals() -> None:
 
 def main() -> int:
     """Run the trials and print a table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
     parser.add_argument("n", nargs="?", type=int, default=200, help="trials")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--signal", default="SIGINT", choices=["SIGINT", "SIGTERM", "SIGHUP"])

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 from specx.errors import ModelError
 
-__all__ = ["demo_pair", "packaged"]
+__all__ = ["demo_pair", "packaged", "shipped"]
 
 PACKAGE = Path(__file__).resolve().parent
 PLACES = (PACKAGE / "_models", PACKAGE.parent / "models")
+PARTS = ("costs.toml", "demo/*", "suites/*", "toy/*")
+"""In a checkout the folder holds other models beside them."""
 
 
 def demo_pair() -> tuple[str, str]:
@@ -26,3 +29,10 @@ def packaged(name: str) -> Path:
     if found is None:
         raise ModelError(f"{name} is missing from this installation of specx; install it again")
     return found
+
+
+def shipped() -> Iterator[Path]:
+    """All files that come with specx."""
+    for place in PLACES:
+        for part in PARTS:
+            yield from place.glob(part)

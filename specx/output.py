@@ -1,19 +1,29 @@
-"""A file for results: whole or not at all, and refused at once where it cannot be written."""
+"""Files for results: written whole or not at all, or a line at a time by one process only."""
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
+import sys
 import tempfile
+from io import FileIO
 from pathlib import Path
 
 from specx.errors import UsageError
 from specx.interrupts import held
 
-__all__ = ["OutputFile"]
+if sys.platform == "win32":
+    import msvcrt
+else:
+    import fcntl
+
+__all__ = ["LineFile", "OutputFile"]
 
 TRIAL_BYTES = 2**18
 """More than most results take; a disk without this much room is a full one."""
+LOCKED_BYTE = 2**31 - 2
+"""On Windows a lock is on bytes, which others cannot read then: one that no trace reaches."""
 
 
 class OutputFile:
@@ -29,7 +39,7 @@ class OutputFile:
         self._given, self._option = path, option
         self.path = self._followed()
         if self.path.exists() and not self.path.is_file():
-            raise self._error("it is no regular file")
+            raise self._error("it is not a regular file")
         if self.path.exists() and not os.access(self.path, os.W_OK):
             raise self._error("it is write-protected")
         self._replace(b" " * TRIAL_BYTES, keep=False)
@@ -71,7 +81,7 @@ class OutputFile:
         """Where a link leads: the file there is replaced, and the link stays one."""
         try:
             return self._given.resolve()
-        except (OSError, RuntimeError) as error:  # before Python 3.13 a circle is a RuntimeError
+        except (OSError, RuntimeError, ValueError) as error:  # a circle; before Python 3.13; a NUL
             raise self._error("it is a link that leads nowhere") from error
 
     def _mode(self) -> int:
@@ -84,6 +94,74 @@ class OutputFile:
         return UsageError(
             f"cannot write {self._option} {self._given}: {reason}; choose another place"
         )
+
+
+class LineFile:
+    """A file that is written a line at a time, each at once and as a whole, by one process only.
+
+    What the file holds is kept until `restart`.
+
+    Raises
+    ------
+    OSError
+        Here and from every method, also where only a part of a line could be written; EBUSY where
+        another process writes the file.
+    """
+
+    def __init__(self, path: Path) -> None:
+        if os.path.exists(path) and not os.path.isfile(path):  # a named pipe would wait to be read
+            raise OSError(errno.EINVAL, "it is not a regular file")
+        self.path = path
+        self._file = FileIO(path, "ab")
+        try:
+            _lock(self._file)
+            if not os.path.samestat(os.stat(path), os.fstat(self._file.fileno())):
+                raise _busy()  # removed by its writer after it was opened here
+            self.new = os.fstat(self._file.fileno()).st_size == 0
+            """Whether it held nothing when it was opened."""
+        except OSError:
+            self._file.close()
+            raise
+
+    @property
+    def closed(self) -> bool:
+        """Whether nothing more can be written."""
+        return self._file.closed
+
+    def restart(self) -> None:
+        """Forget what the file holds."""
+        self._file.truncate(0)
+
+    def write(self, line: bytes) -> None:
+        """Add `line`."""
+        rest = memoryview(line)
+        while rest:  # the system may take a part, where space runs out
+            rest = rest[self._file.write(rest) :]
+
+    def close(self, *, remove: bool = False) -> None:
+        """Close the file, and remove it if asked to."""
+        if remove and sys.platform != "win32":  # while the lock is held
+            self.path.unlink(missing_ok=True)
+        self._file.close()
+        if remove and sys.platform == "win32":  # which removes no open file
+            self.path.unlink(missing_ok=True)
+
+
+def _busy() -> OSError:
+    return OSError(errno.EBUSY, "another process is writing it")
+
+
+def _lock(file: FileIO) -> None:
+    """Hold `file` until it is closed; file systems without locks are used as they are."""
+    try:
+        if sys.platform == "win32":
+            os.lseek(file.fileno(), LOCKED_BYTE, os.SEEK_SET)
+            msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
+        else:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        if error.errno in (errno.EAGAIN, errno.EACCES, errno.EDEADLK):
+            raise _busy() from error
 
 
 def _umask() -> int:

@@ -259,7 +259,7 @@ def test_a_trace_that_fails_costs_nothing_that_was_measured(
         (["--resume", "-o", "a.json"], "leave out --trace or --resume"),
         (["--curve"], "leave out --trace or --curve"),
         (["--load", "a.json"], "leave out --trace or --load"),
-        (["-o", "./t.jsonl"], "--trace and -o both write to t.jsonl"),
+        (["-o", "./t.jsonl"], "--trace t.jsonl is the file that -o t.jsonl writes"),
         (["--trace", "no/t.jsonl"], "cannot write the trace to no/t.jsonl"),
         (["--gamma", "x"], "--gamma x is no list"),
     ],
@@ -276,10 +276,11 @@ def test_what_cannot_be_traced_is_refused_before_anything_is_loaded(
 def test_a_pair_that_cannot_be_loaded_spares_the_earlier_trace(
     sweep: list[str], capsys: Output
 ) -> None:
-    Path("t.jsonl").write_text("an earlier trace")
+    earlier = '{"kind": "file"}\n'
+    Path("t.jsonl").write_text(earlier)
     assert bench(*sweep, "-md", "nosuch.toml") == 2
     assert_one_line(capsys, "nosuch.toml")
-    assert Path("t.jsonl").read_text() == "an earlier trace"
+    assert Path("t.jsonl").read_text() == earlier
 
 
 # Reading and reporting

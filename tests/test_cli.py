@@ -183,7 +183,7 @@ def assert_one_line(done: subprocess.CompletedProcess[str], words: list[str]) ->
 def test_a_missing_or_half_given_pair_gets_one_line(table: str) -> None:
     assert_one_line(specx("run", "-md", table, "-p", "x"), ["-md", "-m VERIFIER.gguf"])
     assert_one_line(specx("run", "--backend", "toy", "-m", "no.toml", "-p", "x"), ["no.toml"])
-    assert_one_line(run(table, "-f", "nosuch.txt"), ["nosuch.txt", "No such file"])
+    assert_one_line(run(table, "-f", "nosuch.txt"), ["nosuch.txt", "no such file"])
 
 
 def test_an_empty_prompt_needs_a_bos(table: str, tmp_path: Path) -> None:
@@ -403,7 +403,7 @@ def test_draft_side_sampling_and_early_stop_are_in_the_settings(table: str) -> N
         (["--draft", "lookup", "--draft-temp", "-1"], ["the drafter's temperature is -1.0"]),
         (["--draft", "lookup", "--profile", "none.json"], ["cannot read the profile none.json"]),
         (["--draft", "lookup", "--gamma-replay", "none"], ["cannot read the gamma trace none"]),
-        (["--draft", "lookup", "--gamma-trace", "no/t"], ["gamma trace to no/t", "no such folder"]),
+        (["--draft", "lookup", "--gamma-trace", "no/t"], ["write --gamma-trace no/t: No such"]),
         (["--draft", "lookup", "--gamma", "1", "--gamma-replay", "t"], ["both given"]),
         (["--entropy-stop", "2"], ["--entropy-stop", "2"]),
     ],

@@ -277,8 +277,8 @@ def test_every_ending_writes_its_form(pair: list[str], tmp_path: Path, capsys: O
         ("a.txt", ["has no known ending", ".json"]),
         ("a", ["has no known ending"]),
         ("no/such/a.json", ["cannot write -o", "No such file", "choose another place"]),
-        ("folder.json", ["cannot write -o", "no regular file"]),
-        ("full.json", ["cannot write -o", "no regular file"]),
+        ("folder.json", ["cannot write -o", "it is a directory"]),
+        ("full.json", ["cannot write -o", "not a regular file"]),
     ],
 )
 def test_what_cannot_be_written_is_refused_before_anything_is_loaded(

@@ -17,8 +17,8 @@ LEVELS = [
     for level in (
         "errors fatal interrupts",
         "backend inputs",
-        "acceptance chat chisquare cost machine memory metadata models output sampling streams "
-        "suites text uncached vocabulary",
+        "acceptance chat chisquare cost machine memory metadata models output results sampling "
+        "streams suites text uncached vocabulary",
         "accepting drafting lookup schedule",
         "decoding",
         "audit bench compare exactness faults pair report stats study trace verification",

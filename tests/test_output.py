@@ -33,7 +33,7 @@ def test_places_that_hold_no_file_are_refused(tmp_path: Path, place: str) -> Non
 def test_a_link_to_a_device_is_refused(tmp_path: Path, device: str) -> None:
     link = tmp_path / "a.json"
     link.symlink_to(device)
-    with pytest.raises(UsageError, match=r"-o .*a\.json: it is no regular file"):
+    with pytest.raises(UsageError, match=r"-o .*a\.json: it is not a regular file"):
         OutputFile(link)
     assert link.is_symlink()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, replace
 from itertools import zip_longest
@@ -32,6 +32,7 @@ from specx.bench.render import FORMATS
 from specx.bench.values import choices, numbers, whole_numbers
 from specx.cli.bench_tracing import BENCH_TRACE, BenchTracing, refuse_clashes
 from specx.cli.curve import measure_curves
+from specx.cli.files import Command, InputFile, OutputPath
 from specx.cli.load import FIELDS, load_pair, plan_sides, with_demo_pair
 from specx.cli.options import MODELS, RUNTIME, add_options, prompt_options
 from specx.cli.progress import Progress
@@ -48,7 +49,6 @@ __all__ = ["bench"]
 INTERRUPTED = 130
 OPTIONS = frozenset({*FIELDS, *(f"{field}_draft" for field in FIELDS)} - {"weights_cache"})
 """Of loading; each may change the speed."""
-
 SWEEP = [
     click.option(
         "--gamma", default="2,4,8", show_default=True, help="Tokens to propose in a round."
@@ -64,6 +64,13 @@ SWEEP = [
     click.option("--no-cache", is_flag=True, help="Arms without; with --cache, both."),
 ]
 
+
+def _kind_of_output(given: Mapping[str, Any]) -> str | None:
+    if given["resume"]:
+        return None  # what is not a result cannot be resumed
+    return "profile" if given["curve"] else "bench result"
+
+
 OUTPUT = [
     click.option(
         "--curve", is_flag=True, help="Measure what a pass costs by its width, and nothing else."
@@ -72,7 +79,7 @@ OUTPUT = [
     click.option(
         "-o",
         "--output",
-        type=click.Path(path_type=Path),
+        type=OutputPath(_kind_of_output),
         help="Write to this file: " + ", ".join(FORMATS) + ".",
     ),
     click.option("--resume", is_flag=True, help="Go on with what -o FILE.json holds."),
@@ -81,7 +88,7 @@ OUTPUT = [
         "--load",
         "loaded",
         multiple=True,
-        type=click.Path(path_type=Path),
+        type=InputFile(),
         help="Show an earlier -o FILE.json instead; repeat to compare.",
     ),
     click.option("--json", "as_json", is_flag=True, help="Print one JSON object, nothing else."),
@@ -98,23 +105,23 @@ textbook    from alpha alone, as if a pass of any width cost the same
 A sweep with -o FILE.json is written after each prompt; --resume goes on with it."""
 
 
-@click.command(epilog=EPILOG)
+@click.command(cls=Command, epilog=EPILOG)
 @add_options([*MODELS, *SWEEP, *prompt_options("all:1"), *RUNTIME, *OUTPUT])
-@click.argument("files", nargs=-1, type=click.Path(path_type=Path), metavar="[FILES]...")
+@click.argument("files", nargs=-1, type=InputFile(), metavar="[FILES]...")
 def bench(**given: Any) -> int:
     """Measure the speed of a pair against its verifier alone.
 
     FILES are more files for --load.
     """
     if given["loaded"]:
-        refuse_clashes(given, None)
+        refuse_clashes(given)
         return _show([*given["loaded"], *given["files"]], given)
     if given["files"]:
         raise UsageError(f"unexpected argument {given['files'][0]}; --load shows earlier files")
     if given["model"] is not None and given["model_draft"] is None and _typed("gamma", "rule"):
         raise UsageError("--gamma and --rule need a drafter; add -md DRAFTER")
     output = _output(given)
-    refuse_clashes(given, output)
+    refuse_clashes(given)
     progress = Progress(enabled=not given["quiet"])
     if given["curve"]:
         return measure_curves(with_demo_pair(given), output, progress)

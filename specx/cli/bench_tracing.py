@@ -13,9 +13,9 @@ import click
 from specx import Pair, Settings, Stop
 from specx.bench import Arm, Observer, Plan, Run
 from specx.bench.render import label_of
+from specx.cli.files import OutputPath
 from specx.decoding import Round
 from specx.errors import UsageError
-from specx.output import OutputFile
 from specx.suites import Prompt
 from specx.trace import BenchSummary, TraceWriter, header_for, summary_of
 
@@ -25,14 +25,14 @@ BENCH_TRACE = click.option(
     "--trace",
     "trace_file",
     metavar="FILE",
-    type=click.Path(path_type=Path),
+    type=OutputPath("trace"),
     help="Write every round of every measured run to this file as it happens (JSON lines; read it "
     "with specx report). The time that takes is taken off the figures.",
 )
 
 
-def refuse_clashes(given: Mapping[str, Any], output: OutputFile | None) -> None:
-    """Refuse options that leave nothing to trace, or would overwrite the trace."""
+def refuse_clashes(given: Mapping[str, Any]) -> None:
+    """Refuse options that leave nothing to trace."""
     path: Path | None = given["trace_file"]
     if path is None:
         return
@@ -43,8 +43,6 @@ def refuse_clashes(given: Mapping[str, Any], output: OutputFile | None) -> None:
                 f"--trace {path} takes whole sweeps, all of whose runs it sees; leave out "
                 f"--trace or --{name}"
             )
-    if output is not None and output.path == path.resolve():
-        raise UsageError(f"--trace and -o both write to {path}; name two files")
 
 
 class BenchTracing:

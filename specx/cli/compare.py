@@ -13,6 +13,7 @@ from specx.acceptance import RULES
 from specx.backend import Tokenizer
 from specx.bench import Arm, Plan, Results, warnings_of
 from specx.bench.profiling import encode_prompt
+from specx.cli.files import Command, Model, OutputPath
 from specx.cli.load import with_demo_pair
 from specx.cli.options import MODELS, RUNTIME, SAMPLING, add_options, prompt_options
 from specx.cli.progress import Progress
@@ -39,8 +40,8 @@ __all__ = ["compare"]
 INTERRUPTED = 130
 
 AGAINST = [
-    click.option("--against", metavar="FILE", help="B's verifier."),
-    click.option("--against-draft", metavar="FILE", help="B's drafter."),
+    click.option("--against", type=Model(), metavar="FILE", help="B's verifier."),
+    click.option("--against-draft", type=Model(), metavar="FILE", help="B's drafter."),
     click.option("--against-backend", metavar="NAME", help="Runtime of B's verifier."),
     click.option("--against-draft-backend", metavar="NAME", help="Runtime of B's drafter."),
     click.option("--against-threads", type=click.IntRange(min=1), help="Threads of B."),
@@ -71,7 +72,7 @@ OUTPUT = [
     click.option(
         "-o",
         "--output",
-        type=click.Path(path_type=Path),
+        type=OutputPath("comparison"),
         help="Write to this file: " + ", ".join(FORMATS) + ".",
     ),
     click.option("--json", "as_json", is_flag=True, help="Print one JSON object, nothing else."),
@@ -91,7 +92,7 @@ runtime    what A's costs in place of B's do to it, over both acceptances
 rest       measured over predicted; the three factors multiply to the ratio of the speed-ups"""
 
 
-@click.command(epilog=EPILOG)
+@click.command(cls=Command, epilog=EPILOG)
 @add_options(
     [
         *MODELS,

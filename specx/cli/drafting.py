@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,8 +9,10 @@ from typing import Any, Literal
 
 import click
 
+from specx.cli.files import InputFile, OutputPath
 from specx.cost import Profile, read_profile
 from specx.errors import UsageError
+from specx.output import OutputFile
 from specx.pair import DRAFTERS, Pair, Settings
 from specx.sampling import SamplingParams
 from specx.schedule import Costs, Replay, Schedule, Step, Traced, read_steps, write_step
@@ -35,7 +36,6 @@ def _gamma(
 
 
 SHARE = click.FloatRange(0, 1)
-FILE = click.Path(path_type=Path, dir_okay=False)
 
 DRAFTING = [
     click.option(
@@ -69,16 +69,22 @@ DRAFTING = [
     ),
     click.option(
         "--profile",
-        type=FILE,
+        type=InputFile(),
         metavar="FILE",
         help="Measured costs for --gamma auto.  [default: a shipped table by quantisation, and "
         "without -s the run's own times]",
     ),
     click.option(
-        "--gamma-trace", type=FILE, metavar="FILE", help="Write each round's choice to FILE."
+        "--gamma-trace",
+        type=OutputPath("gamma trace"),
+        metavar="FILE",
+        help="Write each round's choice to FILE.",
     ),
     click.option(
-        "--gamma-replay", type=FILE, metavar="FILE", help="Repeat the choices in such a FILE."
+        "--gamma-replay",
+        type=InputFile(),
+        metavar="FILE",
+        help="Repeat the choices in such a FILE.",
     ),
 ]
 
@@ -154,15 +160,13 @@ class Chosen:
     costs: Costs | None
     by: str
     """What decides: for people, and for ``settings``."""
-    trace: Path | None = None
+    trace: OutputFile | None = None
     steps: list[Step] = field(default_factory=list)
 
     @classmethod
     def of(cls, pair: Pair, settings: Settings, given: Mapping[str, Any]) -> Chosen:
-        """What the options ask for; files are read, and a trace's place is tried."""
+        """What the options ask for; files are read."""
         profile, trace = _read_profile(given["profile"], pair), given["gamma_trace"]
-        if trace is not None:
-            _check_writable(trace)
         if not pair.drafters(settings):
             return cls(None, None, "no drafter", trace)
         if given["gamma_replay"] is not None:
@@ -181,14 +185,8 @@ class Chosen:
 
     def write_trace(self) -> None:
         """Write the choices made, if that was asked for."""
-        if self.trace is None:
-            return
-        try:
-            self.trace.write_text("".join(map(write_step, self.steps)), encoding="utf-8")
-        except OSError as error:
-            raise UsageError(
-                f"cannot write the gamma trace to {self.trace}: {error.strerror}"
-            ) from error
+        if self.trace is not None:
+            self.trace.write("".join(map(write_step, self.steps)))
 
 
 def _by(profile: Path | None, live: bool) -> str:
@@ -207,13 +205,6 @@ def _read_profile(path: Path | None, pair: Pair) -> Profile | None:
                 "measure it"
             )
     return profile
-
-
-def _check_writable(path: Path) -> None:
-    place = path if path.exists() else path.parent
-    if not os.access(place, os.W_OK):
-        why = "no such folder" if not place.exists() else "no permission"
-        raise UsageError(f"cannot write the gamma trace to {path}: {why}")
 
 
 def estimate(tally: Tally, choices: Choices, costs: Costs | None) -> dict[str, Any] | None:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 import click
+
+from specx.cli.files import CacheFolder, InputFile, Model
 
 __all__ = ["MODELS", "RUNTIME", "SAMPLING", "add_options", "prompt_options"]
 
@@ -31,8 +32,17 @@ def _both(flag: str, field: str, kind: Any, text: str) -> list[Callable[[Any], A
 
 
 MODELS = [
-    click.option("-m", "--model", help="The verifier: a GGUF file, or what the backend takes."),
-    click.option("-md", "--model-draft", "--draft-model", "--assistant-model", help="The drafter."),
+    click.option(
+        "-m", "--model", type=Model(), help="The verifier: a GGUF file, or what the backend takes."
+    ),
+    click.option(
+        "-md",
+        "--model-draft",
+        "--draft-model",
+        "--assistant-model",
+        type=Model(),
+        help="The drafter.",
+    ),
     click.option(
         "--backend", default="llamacpp", show_default=True, help="Runtime of the verifier."
     ),
@@ -59,7 +69,10 @@ RUNTIME = [
     ),
     click.option("--device", help="Where the weights go (hf): cpu, cuda, mps."),
     click.option(
-        "--weights-cache", metavar="DIR", help="Keep dequantised GGUF weights in this folder (hf)."
+        "--weights-cache",
+        type=CacheFolder(),
+        metavar="DIR",
+        help="Keep dequantised GGUF weights in this folder (hf).",
     ),
 ]
 
@@ -86,7 +99,7 @@ def prompt_options(default: str) -> list[Callable[[Any], Any]]:
         click.option(
             "-f",
             "--file",
-            type=click.Path(path_type=Path),
+            type=InputFile(),
             help="Prompts of yours, a JSON object with `prompt` a line.",
         ),
         click.option("--raw", is_flag=True, help="Do not apply the model's chat template."),

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import click
 
+from specx.cli.files import Command, InputFile, OutputPath
 from specx.cli.show import footer
 from specx.cli.tables import print_results, print_rows
 from specx.output import OutputFile
@@ -28,14 +29,12 @@ from specx.trace import Trace, read_traces
 __all__ = ["report"]
 
 
-@click.command()
-@click.argument(
-    "files", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="TRACE..."
-)
+@click.command(cls=Command)
+@click.argument("files", nargs=-1, required=True, type=InputFile(), metavar="TRACE...")
 @click.option(
     "-o",
     "--output",
-    type=click.Path(path_type=Path),
+    type=OutputPath("report"),
     help="Write a page (HTML, one file that needs no network); without it, print the numbers.",
 )
 def report(files: Sequence[Path], output: Path | None) -> int:

@@ -6,7 +6,6 @@ import json
 import sys
 from contextlib import ExitStack
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 import click
@@ -15,9 +14,11 @@ from specx import RULES, Pair, SamplingParams, Settings, Stop, Tally, interrupts
 from specx.backend import Tokenizer
 from specx.chat import encode_chat
 from specx.cli.drafting import DRAFTING, Chosen, draft_settings, drafter_needed, estimate
+from specx.cli.files import Command, InputFile
 from specx.cli.load import FIELDS, Side, load_pair, plan_sides
 from specx.cli.options import MODELS, RUNTIME, SAMPLING, add_options
 from specx.cli.progress import Progress
+from specx.cli.prompt import from_argument, from_file, from_input
 from specx.cli.show import Writer, footer, legend, wants_styles
 from specx.cli.streams import is_terminal
 from specx.cli.tracing import TRACE, Tracing
@@ -25,6 +26,7 @@ from specx.errors import SpecxError, UsageError
 from specx.fatal import last_words
 from specx.interrupts import held
 from specx.models import demo_pair
+from specx.output import OutputFile
 from specx.pair import PREFILL_SLICE
 from specx.stats import Choices
 from specx.streams import draw_seed
@@ -44,9 +46,16 @@ drafter's alone."""
 
 
 PROMPT = [
-    click.option("-p", "--prompt", help="The prompt; without -p or -f, standard input."),
     click.option(
-        "-f", "--file", type=click.Path(path_type=Path), help="Read the prompt from a file."
+        "-p",
+        "--prompt",
+        help="The prompt; without -p or -f, standard input (UTF-8, less one newline at its end).",
+    ),
+    click.option(
+        "-f",
+        "--file",
+        type=InputFile(),
+        help="Read the prompt from a file, as from standard input.",
     ),
     click.option("-sys", "--system-prompt", help="System message for the chat template."),
     click.option("--raw", is_flag=True, help="Do not apply the model's chat template."),
@@ -109,13 +118,15 @@ OUTPUT = [
 ]
 
 
-@click.command(epilog=EPILOG)
+@click.command(cls=Command, epilog=EPILOG)
 @add_options([*MODELS, *PROMPT, *GENERATION, *DRAFTING, *RUNTIME, *OUTPUT])
 def run(**given: Any) -> int:
     """Write a text with a verifier and, for speed, a drafter."""
     settings = _settings(given)
     sides = _sides(given)
     prompt = _read_prompt(given)
+    if given["gamma_trace"] is not None:
+        given["gamma_trace"] = OutputFile(given["gamma_trace"], "--gamma-trace")
     progress = Progress(enabled=not given["quiet"])
     if prompt is SAMPLE_PROMPT and not (given["quiet"] or given["as_json"]):
         click.echo(f"specx: no prompt given; continuing one: {prompt}\n", err=True)
@@ -193,13 +204,16 @@ class _Generation:
                 raise
             self.writer.write(self._end_trace())
             self._close()
+            self.chosen.write_trace()  # last: if it cannot be written, the text is out
         return interrupts.exit_code() if self.stop.reason == "interrupted" else 0
 
     def _broken(self, _reason: str) -> None:
         """Save what there is when the runtime is about to end the process."""
         self.stop.reason = "failed"
         self.writer.write(self._end_trace())
-        self._close()
+        if self.tally.n_tokens:  # else the reason says all
+            self._close()
+            self.chosen.write_trace()
 
     def _begin_trace(self, prompt: str, progress: Progress) -> None:
         """Say in the trace what is about to run, before any of it does."""
@@ -250,7 +264,6 @@ class _Generation:
             self.tally.total = clock() - begun
 
     def _close(self) -> None:
-        self.chosen.write_trace()
         result = self._result()
         if self.given["as_json"]:
             click.echo(json.dumps(result, ensure_ascii=False))
@@ -365,23 +378,14 @@ def _read_prompt(given: dict[str, Any]) -> str:
     if given["prompt"] is not None and given["file"] is not None:
         raise UsageError("-p and -f were both given; one prompt is needed")
     if given["prompt"] is not None:
-        return str(given["prompt"])
+        return from_argument(given["prompt"])
     if given["file"] is not None:
-        return _read_file(given["file"])
+        return from_file(given["file"])
     if sys.stdin is None or is_terminal(sys.stdin):
         if given["model"] is None:
             return SAMPLE_PROMPT
         raise UsageError("no prompt; pass -p TEXT, -f FILE, or pipe one in")
-    return sys.stdin.buffer.read().decode("utf-8", errors="replace")
-
-
-def _read_file(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise UsageError(f"cannot read the prompt from {path}: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        raise UsageError(f"{path} is not UTF-8 text (byte {error.start})") from error
+    return from_input()
 
 
 def _encode(tokenizer: Tokenizer, prompt: str, given: dict[str, Any]) -> list[int]:

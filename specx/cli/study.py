@@ -12,6 +12,7 @@ import click
 from specx import SamplingParams
 from specx.backend import Tokenizer
 from specx.bench.profiling import encode_prompt
+from specx.cli.files import Command, InputFile, OutputPath, TraceFolder
 from specx.cli.load import load_pair, plan_sides
 from specx.cli.options import MODELS, RUNTIME, add_options
 from specx.cli.progress import Progress
@@ -20,6 +21,7 @@ from specx.errors import UsageError
 from specx.machine import provenance
 from specx.models import demo_pair
 from specx.output import OutputFile
+from specx.results import require_kind
 from specx.study import FORMATS, Plan, analyse, observe, run_study
 from specx.study.render import as_json
 from specx.study.running import traces_of
@@ -39,12 +41,12 @@ OPTIONS = [
     click.option(
         "-f",
         "--file",
-        type=click.Path(path_type=Path),
+        type=InputFile(),
         help="Prompts of yours, a JSON object with `prompt` a line.",
     ),
     click.option(
         "--folder",
-        type=click.Path(path_type=Path),
+        type=TraceFolder(),
         help="Keep a trace a prompt here; what is whole is not run again.",
     ),
     click.option("-n", "--predict", type=click.IntRange(min=1), default=64, show_default=True),
@@ -59,7 +61,7 @@ OPTIONS = [
         "--output",
         "outputs",
         multiple=True,
-        type=click.Path(path_type=Path),
+        type=OutputPath("study"),
         help="Write to this file, several times if wanted: " + ", ".join(FORMATS) + ".",
     ),
     click.option("--json", "as_object", is_flag=True, help="Print one JSON object, nothing else."),
@@ -68,8 +70,8 @@ OPTIONS = [
 ]
 
 
-@click.command()
-@click.argument("files", nargs=-1, type=click.Path(path_type=Path), metavar="[TRACE]...")
+@click.command(cls=Command)
+@click.argument("files", nargs=-1, type=InputFile(), metavar="[TRACE]...")
 @add_options([*MODELS, *OPTIONS, *RUNTIME])
 def study(**given: Any) -> int:
     """Measure what foretells a rejection: entropies and margins, tested tokens only.
@@ -115,7 +117,7 @@ def _plan(given: dict[str, Any]) -> Plan:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UsageError(f"cannot make --folder {folder}: {error.strerror}") from error
-    return Plan(
+    plan = Plan(
         folder=folder,
         prompts=read_prompts(given["file"]) if given["file"] else suite(given["suite"]),
         n=given["predict"],
@@ -125,6 +127,9 @@ def _plan(given: dict[str, Any]) -> Plan:
         ignore_eos=given["ignore_eos"],
         raw=given["raw"],
     )
+    for prompt in plan.prompts:
+        require_kind(plan.file(prompt), "trace", "--folder", remedy="choose another folder")
+    return plan
 
 
 def _trace(plan: Plan, given: dict[str, Any]) -> None:

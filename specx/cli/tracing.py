@@ -11,8 +11,10 @@ from typing import Any
 import click
 
 from specx import Pair, Settings, Stop, Tally
+from specx.cli.files import OutputPath
 from specx.cli.progress import Progress
 from specx.decoding import Round
+from specx.errors import UsageError
 from specx.interrupts import held
 from specx.machine import provenance
 from specx.trace import TraceWriter, header_for, summary_of
@@ -23,7 +25,7 @@ TRACE = click.option(
     "--trace",
     "trace_file",
     metavar="FILE",
-    type=click.Path(path_type=Path),
+    type=OutputPath("trace"),
     help="Write what happened in every round to this file (JSON lines; read it with specx report).",
 )
 
@@ -35,6 +37,7 @@ class Tracing:
         self._writer = None if path is None else TraceWriter(path)
         self._provenance: dict[str, Any] | None = None
         self._unfinished = False
+        self._failure: UsageError | None = None
 
     @property
     def wanted(self) -> bool:
@@ -72,9 +75,13 @@ class Tracing:
             self._unfinished = True
 
     def round(self, done: Round) -> None:
-        """Write one round."""
-        if self._writer is not None:
+        """Write one round; if it cannot be, the run goes on, and its end tells."""
+        if self._writer is None or self._failure is not None:
+            return
+        try:
             self._writer.round(done)
+        except UsageError as error:
+            self._failure = error
 
     def end(
         self,
@@ -85,19 +92,22 @@ class Tracing:
         estimated: Mapping[str, Any] | None = None,
     ) -> None:
         """Write the summary of the generation, if one began; `prefill_s` is each model's."""
-        if self._writer is not None and self._unfinished:
-            self._unfinished = False
-            self._writer.end(
-                summary_of(
-                    tally,
-                    stop.reason,
-                    prefill_s=sum(prefill_s),
-                    prefill_draft_s=sum(prefill_s[1:]),
-                    trace_s=self._writer.seconds,
-                    rest=rest,
-                    estimated=estimated,
-                )
-            )
+        if self._writer is None or not self._unfinished or self._failure is not None:
+            return
+        self._unfinished = False
+        summary = summary_of(
+            tally,
+            stop.reason,
+            prefill_s=sum(prefill_s),
+            prefill_draft_s=sum(prefill_s[1:]),
+            trace_s=self._writer.seconds,
+            rest=rest,
+            estimated=estimated,
+        )
+        try:
+            self._writer.end(summary)
+        except UsageError as error:
+            self._failure = error
 
     def __enter__(self) -> Tracing:
         return self
@@ -110,6 +120,8 @@ class Tracing:
     ) -> None:
         if self._writer is not None:
             self._writer.close()
+        if error is None and self._failure is not None:
+            raise self._failure  # now that the text is out
 
 
 def _provenance(pair: Pair, backends: Sequence[str], progress: Progress) -> dict[str, Any]:

@@ -12,6 +12,7 @@ import click
 from specx import SamplingParams, __version__
 from specx.acceptance import RULES
 from specx.accepting import find_rule
+from specx.cli.files import Command
 from specx.cli.load import load_pair, plan_sides
 from specx.cli.options import MODELS, RUNTIME, add_options
 from specx.cli.progress import Progress
@@ -33,7 +34,7 @@ EPILOG = "\b\nFaults that --plant can put in, each of which must be refuted:\n" 
 )
 
 
-@click.command(epilog=EPILOG)
+@click.command(cls=Command, epilog=EPILOG)
 @add_options(MODELS)
 @click.option("-p", "--prompt", default=PROMPT, help="What the models' round follows.")
 @click.option("--trials", type=click.IntRange(min=100), default=4000, show_default=True,

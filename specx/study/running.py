@@ -112,7 +112,6 @@ def _run(plan: Plan, pair: Pair, prompt: Prompt, provenance: Mapping[str, Any]) 
     tokens = encode_prompt(tokenizer, prompt.text, raw=plan.raw)
     settings, tally = plan.settings(prompt), Tally()
     stop = Stop(tokenizer, plan.n, ignore_eos=plan.ignore_eos)
-    plan.file(prompt).unlink(missing_ok=True)
     labels = plan.labels(prompt)
     header = header_for(pair, settings, tokens, prompt.text, labels=labels, provenance=provenance)
     with ExitStack() as stack:

@@ -18,6 +18,7 @@ from specx.backend import Tokenizer
 from specx.decoding import Round, StopReason
 from specx.errors import UsageError
 from specx.interrupts import held
+from specx.output import LineFile
 from specx.pair import Pair, Settings
 from specx.sampling import SamplingParams
 from specx.stats import Tally
@@ -32,7 +33,7 @@ class TraceWriter:
 
     Open it before models are loaded: a target that cannot be written is then found while nothing is
     lost. An earlier file of that name is replaced only by the first generation. Each line reaches
-    the operating system at once, as a whole.
+    the operating system at once, as a whole. While it is open, no other process can write it.
 
     Parameters
     ----------
@@ -65,8 +66,11 @@ class TraceWriter:
         self._argv = list(sys.argv if argv is None else argv)
         self._started = False
         self._generations = 0
-        self._empty = self._open()
-        if self._empty:
+        try:
+            self._file = LineFile(path)
+        except (OSError, ValueError) as error:  # a NUL within the name
+            raise self._complaint(error) from error
+        if self._file.new:
             self._start()  # a full disk is found here
 
     def begin(self, header: Header, tokenizer: Tokenizer) -> None:
@@ -110,13 +114,10 @@ class TraceWriter:
         return self._file.closed
 
     def close(self) -> None:
-        """Close the file; one that this writer made and put no generation in is removed."""
-        if self._file.closed:
-            return
-        with held():
-            self._file.close()
-            if self._empty and not self._generations and self.path.is_file():
-                self.path.unlink()
+        """Close the file; one that was empty and got no generation is removed."""
+        if not self._file.closed:
+            with held():
+                self._file.close(remove=self._file.new and not self._generations)
 
     def __enter__(self) -> TraceWriter:
         return self
@@ -129,19 +130,11 @@ class TraceWriter:
     ) -> None:
         self.close()
 
-    def _open(self) -> bool:
-        """Open the file as it is; whether there is nothing in it to be spared for now."""
-        try:
-            self._file = open(self.path, "ab", buffering=0)  # noqa: SIM115 - closed by close()
-            return not self._file.seekable() or self._file.tell() == 0
-        except OSError as error:
-            raise self._complaint(error) from error
-
     def _start(self) -> None:
         self._started = True
         try:
-            if not self._empty:
-                self._file.truncate(0)
+            if not self._file.new:
+                self._file.restart()
         except OSError as error:
             raise self._complaint(error) from error
         now = datetime.now(timezone.utc).isoformat(timespec="seconds")
@@ -151,13 +144,12 @@ class TraceWriter:
         try:
             self._file.write(_line(record))
         except OSError as error:
-            self._file.close()
+            self.close()
             raise self._complaint(error) from error
 
-    def _complaint(self, error: OSError) -> UsageError:
-        return UsageError(
-            f"cannot write the trace to {self.path}: {error.strerror}; name another file"
-        )
+    def _complaint(self, error: OSError | ValueError) -> UsageError:
+        reason = getattr(error, "strerror", None) or error
+        return UsageError(f"cannot write the trace to {self.path}: {reason}; name another file")
 
 
 def header_for(

@@ -1,0 +1,212 @@
+"""Files of a command line: each option says whether it is read or written, and the command sees to
+it that nothing that is read is overwritten.
+"""
+
+from __future__ import annotations
+
+import glob
+import os
+import re
+import stat
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import click
+
+from specx.errors import UsageError
+from specx.models import shipped
+from specx.results import kind_of, require_kind
+
+__all__ = ["CacheFolder", "Command", "InputFile", "Model", "OutputPath", "TraceFolder"]
+
+SHARD = re.compile(r"(.*)-\d{5}-of-(\d{5})\.gguf")
+
+Identity: TypeAlias = "tuple[object, ...]"
+
+
+class InputFile(click.Path):
+    """A file that the command reads."""
+
+    def __init__(self) -> None:
+        super().__init__(path_type=Path)
+
+    def files(self, value: Path) -> Iterable[Path]:
+        """All files that `value` stands for."""
+        return [value]
+
+
+class Model(click.ParamType):
+    """A model: a file, a folder, or what else the backend takes."""
+
+    name = "text"
+
+    def files(self, value: str) -> Iterable[Path]:
+        """The file, with the shards that it is one of; or the files of the folder."""
+        path = Path(value)
+        if path.is_dir():
+            return _foreign(path.glob("*"))
+        shard = SHARD.fullmatch(path.name)
+        if shard is None:
+            return [path]
+        return [path, *path.parent.glob(f"{glob.escape(shard[1])}-*-of-{shard[2]}.gguf")]
+
+
+class CacheFolder(click.ParamType):
+    """A folder of weights that the backend reads and fills: a folder per model in it."""
+
+    name = "text"
+
+    def files(self, value: str) -> Iterable[Path]:
+        """What it holds now."""
+        return _foreign(Path(value).glob("*/*"))
+
+
+class TraceFolder(click.Path):
+    """A folder of traces that the command reads and adds to."""
+
+    def __init__(self) -> None:
+        super().__init__(path_type=Path)
+
+    def files(self, value: Path) -> Iterable[Path]:
+        """The traces that it holds now."""
+        return value.glob("*.jsonl")
+
+
+READ = (InputFile, Model, CacheFolder, TraceFolder)
+
+
+class OutputPath(click.Path):
+    """A file that the command writes.
+
+    Parameters
+    ----------
+    kind
+        What it will hold, a kind of `specx.results`; or a function of the options that says so,
+        or None where the command itself looks at what is there.
+    """
+
+    def __init__(self, kind: str | Callable[[Mapping[str, Any]], str | None]) -> None:
+        super().__init__(path_type=Path)
+        self.kind = kind
+
+    def kind_under(self, given: Mapping[str, Any]) -> str | None:
+        """What is written under the options `given`."""
+        return self.kind if isinstance(self.kind, str) else self.kind(given)
+
+
+class Command(click.Command):
+    """A command that loses nothing: outputs are checked before it begins.
+
+    One that has outputs also has ``--force``.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        written = [i for i, p in enumerate(self.params) if isinstance(p.type, OutputPath)]
+        if written:
+            self.params.insert(written[-1] + 1, _force())
+
+    def invoke(self, ctx: click.Context) -> Any:
+        force = ctx.params.pop("force", False)
+        outputs = list(_outputs(self, ctx))
+        if outputs:
+            _refuse_losses(outputs, [*_inputs(self, ctx), *_redirections()], force=force)
+        return super().invoke(ctx)
+
+
+def _force() -> click.Option:
+    text = "Overwrite files that are not earlier results of the same kind; never what is read."
+    return click.Option(["--force"], is_flag=True, help=text)
+
+
+@dataclass(frozen=True)
+class _Output:
+    option: str
+    path: Path
+    kind: str | None
+
+    def __str__(self) -> str:
+        return f"{self.option} {self.path}"
+
+
+def _outputs(command: click.Command, ctx: click.Context) -> Iterator[_Output]:
+    for param in command.params:
+        if isinstance(param.type, OutputPath):
+            kind = param.type.kind_under(ctx.params)
+            for path in _values(param, ctx):
+                yield _Output(param.opts[0], path, kind)
+
+
+def _inputs(command: click.Command, ctx: click.Context) -> Iterator[tuple[str, Path]]:
+    """Everything that is read, as it is named in an error."""
+    for param in command.params:
+        if isinstance(param.type, READ):
+            option = f"{param.opts[0]} " if isinstance(param, click.Option) else ""
+            for value in _values(param, ctx):
+                for path in param.type.files(value):
+                    yield f"the file that {option}{value} reads", path
+    for path in shipped():
+        yield "a file that came with specx", path
+
+
+def _values(param: click.Parameter, ctx: click.Context) -> Iterable[Any]:
+    value = ctx.params.get(param.name or "")
+    if value is None:
+        return ()
+    return value if isinstance(value, tuple) else (value,)
+
+
+def _redirections() -> Iterator[tuple[str, Identity]]:
+    """Files that the shell opened for this process."""
+    for number, does in enumerate(["input reads", "output goes to", "error goes to"]):
+        try:
+            facts = os.fstat(number)
+        except OSError:  # closed
+            continue
+        if stat.S_ISREG(facts.st_mode):
+            yield f"the file that standard {does}", (facts.st_dev, facts.st_ino)
+
+
+def _refuse_losses(
+    outputs: Iterable[_Output], taken: Iterable[tuple[str, Path | Identity]], *, force: bool
+) -> None:
+    """Raise UsageError if a file of `outputs` is among `taken`, twice there, or another's work."""
+    owners = {_identity(file) if isinstance(file, Path) else file: words for words, file in taken}
+    for output in outputs:
+        _require_regular(output)
+        identity = _identity(output.path)
+        if identity in owners:
+            raise UsageError(f"{output} is {owners[identity]}; name another file")
+        owners[identity] = f"the file that {output} writes"
+        if output.kind is not None and not force:
+            remedy = "name another file, or add --force to overwrite it"
+            require_kind(output.path, output.kind, output.option, remedy=remedy)
+
+
+def _require_regular(output: _Output) -> None:
+    path = output.path
+    if os.path.exists(path) and not os.path.isfile(path):
+        what = "a directory" if os.path.isdir(path) else "not a regular file"
+        raise UsageError(f"cannot write {output}: it is {what}; name another file")
+
+
+def _identity(path: Path) -> Identity:
+    """Equal for all names of one file, also of one that is not there yet."""
+    try:
+        facts = os.stat(path)
+        return facts.st_dev, facts.st_ino
+    except (OSError, ValueError):
+        pass
+    try:
+        place = path.resolve()
+        folder = os.stat(place.parent)
+    except (OSError, RuntimeError, ValueError):  # no such folder, links in a circle, a NUL
+        return (str(path),)
+    return folder.st_dev, folder.st_ino, os.path.normcase(place.name)
+
+
+def _foreign(paths: Iterable[Path]) -> Iterator[Path]:
+    """The files that specx did not write: no model consists of results."""
+    return (path for path in paths if path.is_file() and kind_of(path) is None)

@@ -1,0 +1,62 @@
+"""The prompt of a run: the same text whether it is typed, read from a file, or piped in."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from specx.errors import UsageError
+from specx.inputs import read_bytes
+
+__all__ = ["from_argument", "from_file", "from_input"]
+
+MOST_BYTES = 1 << 26
+"""Of a prompt; longer than any context."""
+MARK = "\N{ZERO WIDTH NO-BREAK SPACE}"
+"""A byte order mark, which some editors put before a text."""
+
+
+def from_argument(text: str) -> str:
+    """What was typed; a newline at its end stays."""
+    try:
+        data = text.encode("utf-8", errors="surrogateescape")  # the bytes that were typed
+    except UnicodeEncodeError as error:
+        raise UsageError(
+            f"-p holds half a character, {text[error.start]!a}; write it whole"
+        ) from error
+    return _text(data, "-p")
+
+
+def from_file(path: Path) -> str:
+    """The content of a file, less one newline at its end."""
+    return _unended(_text(read_bytes(path, "the prompt", most=MOST_BYTES), f"-f {path}"))
+
+
+def from_input() -> str:
+    """What standard input holds, less one newline at its end."""
+    try:
+        data = sys.stdin.buffer.read(MOST_BYTES + 1)
+    except OSError as error:
+        raise UsageError(
+            f"cannot read the prompt from standard input: {error.strerror}; use -p or -f"
+        ) from error
+    if len(data) > MOST_BYTES:
+        raise UsageError(
+            f"standard input has more than {MOST_BYTES:,} bytes, the limit of a prompt"
+        )
+    return _unended(_text(data, "standard input"))
+
+
+def _text(data: bytes, source: str) -> str:
+    try:
+        text = data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise UsageError(
+            f"{source} is not UTF-8: byte {error.start} is {data[error.start]:#04x}; "
+            "convert it to UTF-8"
+        ) from error
+    return text.removeprefix(MARK).replace("\r\n", "\n")
+
+
+def _unended(text: str) -> str:
+    return text.removesuffix("\n")
