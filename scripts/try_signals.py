@@ -3,10 +3,10 @@
 
     scripts/try_signals.py [N] [--seed SEED] [--signal NAME]
 
-Commands over the demo pair take turns; each is sent a signal somewhere between its first import and
-a little after its end. The milliseconds before, in which Python itself starts, are Python's. A trial
-is sound if the exit code is the signal's (130 for Ctrl-C) or the command had ended, if it said one
-line or its footer and no traceback, and if every file it left is whole and wanted.
+Commands over the demo pair take turns; each is sent a signal somewhere between its first import
+and a little after its end. The milliseconds before, in which Python itself starts, are Python's.
+A trial is sound if the exit code is the signal's (130 for Ctrl-C) or the command had ended, if it
+said one line or its footer and no traceback, and if every file it left is whole and wanted.
 """
 
 from __future__ import annotations

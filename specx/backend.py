@@ -7,6 +7,7 @@ by the same door as ours.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from importlib.metadata import entry_points
@@ -16,7 +17,7 @@ from typing import Any, Literal, Protocol, TypeAlias, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from specx.errors import BackendError, ContextError, OptionError
+from specx.errors import BackendError, ContextError, OptionError, UsageError
 
 __all__ = [
     "BackendFactory",
@@ -26,6 +27,7 @@ __all__ = [
     "Rollback",
     "Tokenizer",
     "check_forward",
+    "check_model_name",
     "check_truncate",
     "get_backend",
     "installed_backends",
@@ -177,7 +179,21 @@ class LoadOptions:
     progress: Callable[[float], None] | None = None
     """Called with the share of the model that is loaded, 0 to 1."""
 
+    def __post_init__(self) -> None:
+        for name, kind in OPTION_TYPES.items():
+            value = getattr(self, name)
+            if value is not None and type(value) is not kind:
+                raise UsageError(
+                    f"{name} is {value!r}; it must be of type {kind.__name__}, or None"
+                )
 
+
+OPTION_TYPES: dict[str, type] = {
+    **dict.fromkeys(("n_ctx", "n_batch", "n_gpu_layers", "threads"), int),
+    **dict.fromkeys(("cache_type_k", "cache_type_v", "dtype", "device", "weights_cache"), str),
+    **dict.fromkeys(("offline", "drafts", "verbose"), bool),
+}
+"""What a field that is set must be. Whether its value will do, the backend says."""
 NOT_CHOICES = frozenset({"drafts", "verbose", "need_ctx", "progress"})
 """Fields that any backend may pass over without changing what was asked for."""
 
@@ -249,6 +265,20 @@ def get_backend(name: str) -> BackendFactory:
 
 
 # For backends: mistakes of the caller are refused before anything is fed or forgotten
+
+
+def check_model_name(model: str) -> str:
+    """`model` as a string, if it can be a path or a name.
+
+    Raises
+    ------
+    UsageError
+        If it is neither a string nor a path, is empty, or holds a NUL character.
+    """
+    name = os.fspath(model) if isinstance(model, os.PathLike) else model
+    if not isinstance(name, str) or not name or "\0" in name:
+        raise UsageError(f"model is {model!r}; give the path of a file, or a name")
+    return name
 
 
 def check_forward(

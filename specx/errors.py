@@ -10,6 +10,10 @@ SpecxError                  one line that names the value and the remedy; exit c
 └── ContextError            the context or the memory is too small for what was asked
 """
 
+from __future__ import annotations
+
+from typing import Any
+
 __all__ = [
     "BackendError",
     "ContextError",
@@ -19,6 +23,7 @@ __all__ = [
     "SpecxError",
     "UsageError",
     "VocabularyError",
+    "whole_number",
 ]
 
 
@@ -52,3 +57,18 @@ class OptionError(BackendError):
 
 class ContextError(SpecxError):
     """The context or the memory is too small for what was asked."""
+
+
+def whole_number(name: str, value: Any, least: int, most: int | None = None) -> int:
+    """`value` as an int, if it is a whole number of `least` or more; NumPy's count too.
+
+    Raises
+    ------
+    UsageError
+        Otherwise; names the argument `name` and the value.
+    """
+    whole = hasattr(value, "__index__") and not isinstance(value, bool)
+    if whole and least <= value and (most is None or value <= most):
+        return int(value)
+    upper = " or more" if most is None else f" to {most}"
+    raise UsageError(f"{name} is {value!r}; it must be a whole number, {least}{upper}")

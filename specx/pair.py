@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from numbers import Integral
 from threading import Lock
 from types import TracebackType
 from typing import Literal
@@ -16,11 +15,11 @@ from specx.backend import LogitsBackend
 from specx.cost import Profile
 from specx.decoding import Round, Stop, autoregress, prefill, speculate
 from specx.drafting import Drafter, ModelDrafter
-from specx.errors import BackendError, UsageError
+from specx.errors import BackendError, UsageError, whole_number
 from specx.lookup import LookupDrafter
 from specx.sampling import LogitsReader, SamplingParams
 from specx.schedule import Auto, Costs, EarlyStop, Fixed, Schedule, table_profile
-from specx.streams import Streams
+from specx.streams import MOST_SEED, Streams
 from specx.uncached import Uncached
 from specx.vocabulary import drafter_mask, readable, verifier_mask
 
@@ -50,8 +49,7 @@ class Settings:
     """See `specx.schedule.EarlyStop`."""
 
     def __post_init__(self) -> None:
-        if self.gamma != "auto" and self.gamma < 0:
-            raise UsageError(f"gamma is {self.gamma}; it must be 0 (no drafting) or more")
+        _check_types(self)
         find_rule(self.rule)
         _check_drafters(self)
 
@@ -250,6 +248,31 @@ class Pair:
         self.close()
 
 
+NoneType = type(None)
+TYPES: dict[str, tuple[type, ...]] = {
+    "sampling": (SamplingParams,),
+    "rule": (str,),
+    "draft": (tuple, NoneType),
+    "draft_sampling": (SamplingParams, NoneType),
+    "entropy_stop": (float, int, NoneType),
+    "draft_p_min": (float, int, NoneType),
+}
+"""What the fields of `Settings` may be, those apart that are whole numbers."""
+
+
+def _check_types(settings: Settings) -> None:
+    if not isinstance(settings.gamma, str):
+        whole_number("gamma", settings.gamma, 0)
+    elif settings.gamma != "auto":
+        raise UsageError(f"gamma is {settings.gamma!r}; give a whole number or 'auto'")
+    whole_number("seed", settings.seed, 0, MOST_SEED)
+    for name, kinds in TYPES.items():
+        value = getattr(settings, name)
+        if not isinstance(value, kinds):
+            names = " or ".join(kind.__name__ for kind in kinds if kind is not NoneType)
+            raise UsageError(f"{name} is {value!r}; it must be of type {names}")
+
+
 class _Owner:
     """A generation under way; to forget it is to release its models."""
 
@@ -285,11 +308,7 @@ def _check_tokens(tokens: Sequence[int], verifier: LogitsBackend) -> None:
     if len(tokens) == 0:
         raise UsageError("tokens is empty; a text begins with one token at least, such as BOS")
     for place, token in enumerate(tokens):
-        if not isinstance(token, Integral) or not 0 <= token < verifier.n_vocab:
-            raise UsageError(
-                f"tokens[{place}] is {token!r}; an id of {verifier.name} is a whole number "
-                f"from 0 to {verifier.n_vocab - 1}"
-            )
+        whole_number(f"tokens[{place}]", token, 0, verifier.n_vocab - 1)
 
 
 def _check_drafters(settings: Settings) -> None:

@@ -6,8 +6,12 @@ import secrets
 
 import numpy as np
 
-__all__ = ["Streams", "draw_seed"]
+from specx.errors import whole_number
 
+__all__ = ["MOST_SEED", "Streams", "draw_seed"]
+
+MOST_SEED = 2**128 - 1
+"""Philox's key has 128 bits."""
 DRAFTING, ACCEPTING, EMITTING = range(3)
 
 
@@ -22,10 +26,15 @@ class Streams:
     A stream is named by its purpose and by the text's length at the start of the round; numbers are
     then taken by their offset in the round. Position alone would not do: a rule that looks at later
     tokens of a block tells something about their numbers, and the next round would meet them again.
+
+    Raises
+    ------
+    UsageError
+        If the seed is not a whole number from 0 to `MOST_SEED`.
     """
 
     def __init__(self, seed: int) -> None:
-        self.seed = seed
+        self.seed = whole_number("seed", seed, 0, MOST_SEED)
 
     def drafting(self, length: int) -> np.random.Generator:
         """For the drafter's draws in the round that starts at `length` tokens."""

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -345,9 +347,28 @@ def test_help_says_where_shades_begin() -> None:
 def test_version_names_the_runtimes() -> None:
     done = specx("--version")
     assert done.returncode == 0
-    assert done.stdout.startswith("specx ")
-    assert "llamacpp: " in done.stdout
-    assert "toy: " in done.stdout
+    assert done.stdout.startswith(f"specx {version('specx')}, python ")
+    assert f"llamacpp: llama-cpp-python {version('llama-cpp-python')}\n" in done.stdout
+    assert f"toy: numpy {version('numpy')}\n" in done.stdout
+    assert "hf: torch " in done.stdout
+
+
+def test_devices_says_how_the_runtimes_were_built() -> None:
+    done = specx("--devices")
+    assert done.returncode == 0
+    assert re.search("^llamacpp: llama-cpp-python .*; devices: .*CPU", done.stdout, re.M)
+    assert "toy: python " in done.stdout
+
+
+def test_the_footer_tells_the_verifiers_prompt_speed_apart(table: str, tmp_path: Path) -> None:
+    slow = tmp_path / "slow.toml"
+    slow.write_text(TABLE + "\n[cost]\nforward = [0.5]\n")
+    args = ["-md", str(slow), "-n", "2", "-s", "1", "--gamma", "2"]
+    result = as_json(table, *args)
+    own = result["prefill_s"] - result["prefill_draft_s"]
+    assert result["prefill_draft_s"] == pytest.approx(50 * own)
+    assert f"tokens at {1 / own:.1f} tok/s by the verifier" in run(table, "-p", "one", *args).stderr
+    assert as_json(table, "-n", "2")["prefill_draft_s"] == 0
 
 
 def test_help_says_what_users_of_llama_cpp_must_know() -> None:

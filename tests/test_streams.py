@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
+from specx.errors import UsageError
 from specx.streams import Streams, draw_seed
 
 
@@ -34,3 +36,13 @@ def test_large_seeds_count_in_full() -> None:
 
 def test_drawn_seeds_differ() -> None:
     assert len({draw_seed() for _ in range(20)}) == 20
+
+
+@pytest.mark.parametrize("seed", [-1, 2**128, 1.5, "1", None, True])
+def test_what_is_no_seed_is_refused_by_name(seed: object) -> None:
+    with pytest.raises(UsageError, match=f"seed is {seed!r}"):
+        Streams(seed)  # type: ignore[arg-type]
+
+
+def test_a_seed_may_be_numpys() -> None:
+    assert Streams(np.uint64(5)).drafting(0).random() == Streams(5).drafting(0).random()  # type: ignore[arg-type]

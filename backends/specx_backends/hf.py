@@ -24,6 +24,7 @@ from specx.backend import (
     Rollback,
     Tokenizer,
     check_forward,
+    check_model_name,
     check_truncate,
     reject_unsupported,
 )
@@ -63,6 +64,7 @@ class HfFactory:
 
     def load(self, model: str, options: LoadOptions) -> HfModel:
         """Load the GGUF file or the folder at the path `model`, or the hub id `model`."""
+        model = check_model_name(model)
         reject_unsupported(self, options)
         check_options(options)
         require("torch")

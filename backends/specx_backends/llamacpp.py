@@ -24,6 +24,7 @@ from specx.backend import (
     Rollback,
     Tokenizer,
     check_forward,
+    check_model_name,
     check_truncate,
     reject_unsupported,
 )
@@ -56,6 +57,7 @@ class LlamaCppFactory:
 
     def load(self, model: str, options: LoadOptions) -> LlamaCppModel:
         """Load the GGUF file at the path `model`."""
+        model = check_model_name(model)
         reject_unsupported(self, options)
         check_options(options)
         lib = library()

@@ -23,6 +23,7 @@ from specx.backend import (
     LoadOptions,
     Tokenizer,
     check_forward,
+    check_model_name,
     check_truncate,
     reject_unsupported,
 )
@@ -264,6 +265,7 @@ class ToyFactory:
         OptionError
             If an option is set that a toy cannot honour.
         """
+        model = check_model_name(model)
         reject_unsupported(self, options)
         content = _content(Path(model))
         try:
