@@ -31,13 +31,15 @@ GRAMMAR = {
         T.format_map(D) T.strip(T) T.title() T.expandtabs(N) T.translate(D) T.casefold()
         N.to_bytes(N) T.encode() lipsum(N) (T|safe*N) (T|escape+T)""",
     # numbers
-    "N": """1 -1 0 2 7 999 99999 5000000000 10**9 1.5 (N+N) (N-N) (N*N) (N**N) (N//N) (N%N) -N L|length
+    "N": """1 -1 0 2 7 999 99999 5000000000 10**9 1.5 (N+N) (N-N) (N*N) (N**N) (N//N) (N%N) -N
+        L|length
         T|int T|count N|round(N,'ceil') L|sum T.count(T) T.find(T) L.index(A) T|wordcount N|abs""",
     # lists
     "L": """[] [1] ns.y ns.y messages range(99999) (range(9999)|list) [A,A] (L,L) (L+L) (L*N) L[N:N]
         L[::-1] L|list T|list L|batch(N)|list L|batch(N,A)|list L|slice(N)|list L|sort L|unique|list
         L|map('upper') L|map('center',N)|list L|select('in',L)|list L|map(attribute='role')|list
-        L|groupby('role') L|selectattr('role','equalto',T)|list L|reverse|list D|dictsort D|items|list
+        L|groupby('role') L|selectattr('role','equalto',T)|list L|reverse|list D|dictsort
+        D|items|list
         D.keys()|list T.split(T) T.split() T.splitlines() T.partition(T) L|sum(start=L) L.copy()""",
     # dictionaries
     "D": "{'k':A} {T:A} messages[0] dict(a=A,b=A) dict.fromkeys(L) {(L,):1}",
@@ -48,13 +50,16 @@ GRAMMAR = {
         {%set&ns.x=ns.x+ns.x%} {%set&ns.y=[ns.y,ns.y]%} {%set&ns.y=[ns.y]%} {%set&ns.y=ns.y+[A]%}
         {%set&ns.y={'a':ns.y,'b':ns.y}.values()|list%} {%set&ns.y=(ns.y,ns.y)%} {{{(ns.y,1):1}}}
         {%set&ns.y=[namespace(a=ns.y,b=ns.y)]%} {%set&ns.x%}{{ns.x}}{{ns.x}}{%endset%}
-        {%for&a&in&range(99999)%}S{%endfor%} {%for&a&in&range(99)%}S{%endfor%} {%for&a&in&L%}SS{%endfor%}
-        {%for&a&in&range(60)%}SSS{%endfor%} {%for&a&in&L&if&A%}S{%else%}S{%endfor%} {{[ns.y]==[ns.y]}}
+        {%for&a&in&range(99999)%}S{%endfor%} {%for&a&in&range(99)%}S{%endfor%}
+        {%for&a&in&L%}SS{%endfor%}
+        {%for&a&in&range(60)%}SSS{%endfor%} {%for&a&in&L&if&A%}S{%else%}S{%endfor%}
+        {{[ns.y]==[ns.y]}}
         {%for&a&in&L&recursive%}S{{loop(L)}}{%endfor%} {%if&A%}S{%else%}S{%endif%}
         {%macro&f(z)%}S{{f(z)}}{{f(z)}}{%endmacro%}{{f(A)}} {%filter&upper%}S{%endfilter%}
         {%macro&g(z)%}{{caller()}}{{caller()}}{%endmacro%}{%call&g(A)%}S{%endcall%}
         {%generation%}S{%endgeneration%} {{cycler(*range(99999)).next()}} {%with&w=A%}S{%endwith%}
-        {%block&b%}S{%endblock%}{{self.b()}} {{A&is&eq(A)}} {%autoescape&true%}S{%endautoescape%}""",
+        {%block&b%}S{%endblock%}{{self.b()}} {{A&is&eq(A)}}
+        {%autoescape&true%}S{%endautoescape%}""",
 }  # fmt: skip
 FORMS = {kind: forms.split() for kind, forms in GRAMMAR.items()}
 

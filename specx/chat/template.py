@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from datetime import date, datetime, time
 from typing import Any
 
-from jinja2.meta import find_undeclared_variables
+from jinja2.meta import TrackingCodeGenerator
 
 from specx.chat.sandbox import Budget, Exhausted, Sandbox
 from specx.errors import ModelError, UsageError
@@ -17,9 +17,9 @@ __all__ = ["ChatOptions", "Chatted", "Message", "Template"]
 
 Message = Mapping[str, str]
 
-OWN = frozenset(["messages", "add_generation_prompt", "bos_token", "eos_token"])
-"""Variables that specx gives a template."""
 DATE = "strftime_now"
+OWN = frozenset(["messages", "add_generation_prompt", "bos_token", "eos_token", DATE])
+"""Variables that specx gives a template."""
 BASE, SHARE = 1 << 24, 128
 """A render's budget: this, and this for each character of the messages."""
 MOST_WORDS = 300
@@ -59,9 +59,9 @@ class Template:
     def __init__(self, source: str, options: ChatOptions, *, bos: str = "", eos: str = "") -> None:
         self._source = source
         self._sandbox = Sandbox()
-        self._given = {**options.arguments, "bos_token": bos, "eos_token": eos}
         now = datetime.combine(options.today or date.today(), time())
-        self._sandbox.globals[DATE] = now.strftime
+        own = {"bos_token": bos, "eos_token": eos, DATE: now.strftime}
+        self._given = {**options.arguments, **own}
         self._compiled = _guarded(lambda: self._sandbox.from_string(source))
         self._check(options.arguments)
 
@@ -76,7 +76,7 @@ class Template:
     @property
     def variables(self) -> set[str]:
         """Names that the template takes from outside, and that specx does not give it."""
-        return self._names() - OWN - self._sandbox.globals.keys()
+        return self._names() - OWN
 
     @property
     def asks_date(self) -> bool:
@@ -84,7 +84,10 @@ class Template:
         return DATE in self._names()
 
     def _names(self) -> set[str]:
-        return _guarded(lambda: find_undeclared_variables(self._sandbox.parse(self._source)))
+        tracker = TrackingCodeGenerator(self._sandbox)
+        tracker.optimizer = None  # as in Sandbox
+        _guarded(lambda: tracker.visit(self._sandbox.parse(self._source)))
+        return tracker.undeclared_identifiers
 
     def chat(self, messages: Sequence[Message]) -> Chatted:
         """`messages` as text, ready for the assistant's turn.
