@@ -138,7 +138,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
             finalize=pass_context(lambda context, value: self._printed(value)),
         )
         self.budget = Budget(0)
-        self.concat = self._concat  # type: ignore[assignment,method-assign]
+        self.concat = self._concat  # type: ignore[method-assign]
         self.globals = {k: v for k, v in self.globals.items() if k not in ABSENT}
         self.globals["raise_exception"] = _refuse
         self.filters = {
@@ -149,7 +149,8 @@ class Sandbox(ImmutableSandboxedEnvironment):
             "_joined": self._joined,
             "_pay": self._pay,
         }
-        self.tests = {name: self._paid_test(name, test) for name, test in self.tests.items()}
+        tests: Mapping[str, Any] = self.tests
+        self.tests = {name: self._paid_test(name, test) for name, test in tests.items()}
 
     # What the compiled template calls
 

@@ -135,7 +135,8 @@ class Template:
         size = sum(len(str(message["content"])) for message in messages)
         self._sandbox.budget = Budget(BASE + SHARE * size)
         given = {**self._given, "messages": messages, "add_generation_prompt": True}
-        return _guarded(lambda: self._compiled.render(given))
+        text: str = _guarded(lambda: self._compiled.render(given))
+        return text
 
 
 def _guarded(work: Callable[[], Any]) -> Any:
