@@ -143,7 +143,7 @@ def remind(seconds: float) -> None:
     def wait() -> None:
         time.sleep(seconds)
         _state.reminded = True
-        _thread.interrupt_main(_state.received or signal.SIGINT)
+        _thread.interrupt_main(signal.Signals(_state.received or signal.SIGINT))
 
     # Not threading.Thread: the handler may have stopped the main thread within its locks.
     _thread.start_new_thread(wait, ())

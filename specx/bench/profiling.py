@@ -10,7 +10,7 @@ from typing import TypeAlias
 import numpy as np
 
 from specx.backend import LogitsBackend, Tokenizer
-from specx.chat import encode_chat
+from specx.chat import ChatOptions, encode_chat, encode_raw, has_template
 from specx.cost import Curve, Profile, curve_of, measure_curve, time_pass
 from specx.errors import UsageError
 from specx.pair import Pair
@@ -21,6 +21,7 @@ __all__ = ["PassTimer", "Samples", "encode_prompt", "profile_pair"]
 
 CORE_ROWS = 9
 ROUNDS_AT_ONCE = 2
+PLAIN_CHAT = ChatOptions()
 
 Samples: TypeAlias = "dict[str, dict[int, list[float]]]"
 """Seconds of passes by role and width."""
@@ -133,12 +134,24 @@ def _core_seconds(pair: Pair, tokens: Sequence[int]) -> float:
     return spent / rows
 
 
-def encode_prompt(tokenizer: Tokenizer, text: str, *, raw: bool = False) -> list[int]:
-    """The prompt's tokens, through the model's chat template where there is one."""
-    if raw or tokenizer.chat_template is None:
-        tokens = tokenizer.encode(text, add_special=True, parse_special=True)
+def encode_prompt(
+    tokenizer: Tokenizer, text: str, *, raw: bool = False, chat: ChatOptions = PLAIN_CHAT
+) -> list[int]:
+    """The prompt's tokens, through the model's chat template where there is one.
+
+    Raises
+    ------
+    UsageError
+        If there are no tokens, or the template does not use one of `chat`'s arguments.
+    ModelError
+        As `specx.chat.encode_chat`.
+    """
+    if raw or not has_template(tokenizer):
+        if chat.arguments:
+            raise UsageError("--template-arg needs a chat template, and the model has none")
+        tokens = encode_raw(tokenizer, text)
     else:
-        tokens = encode_chat(tokenizer, [{"role": "user", "content": text}])
+        tokens = encode_chat(tokenizer, [{"role": "user", "content": text}], options=chat)
     if not tokens:
         raise UsageError("a prompt is empty; write one")
     return tokens

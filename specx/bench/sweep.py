@@ -5,7 +5,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import groupby
 from typing import Protocol
@@ -13,6 +13,7 @@ from typing import Protocol
 from specx.backend import LogitsBackend
 from specx.bench.profiling import PassTimer, encode_prompt
 from specx.bench.records import Arm, Results, Run
+from specx.chat import ChatOptions
 from specx.decoding import Round, Stop
 from specx.interrupts import held
 from specx.pair import Pair, Settings
@@ -42,6 +43,8 @@ class Plan:
     ignore_eos: bool = False
     raw: bool = False
     """Without the model's chat template."""
+    chat: ChatOptions = field(default_factory=ChatOptions)
+    """What the template is given beside the prompt."""
 
     @property
     def runs_an_arm(self) -> int:
@@ -200,7 +203,9 @@ class Bench:
     def run(self, arm: Arm, repetition: int, prompt: Prompt, *, limit: int) -> Run:
         """One generation from empty caches."""
         pair = self._emptied(arm)
-        tokens = encode_prompt(pair.verifier.tokenizer, prompt.text, raw=self.plan.raw)
+        tokens = encode_prompt(
+            pair.verifier.tokenizer, prompt.text, raw=self.plan.raw, chat=self.plan.chat
+        )
         n_prompt = len(tokens)
         settings = _settings(arm, self.plan.seed_of(repetition, prompt))
         stop = Stop(pair.verifier.tokenizer, limit, ignore_eos=self.plan.ignore_eos)

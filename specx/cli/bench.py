@@ -34,7 +34,14 @@ from specx.cli.bench_tracing import BENCH_TRACE, BenchTracing, refuse_clashes
 from specx.cli.curve import measure_curves
 from specx.cli.files import Command, InputFile, OutputPath
 from specx.cli.load import FIELDS, load_pair, plan_sides, with_demo_pair
-from specx.cli.options import MODELS, RUNTIME, add_options, prompt_options
+from specx.cli.options import (
+    MODELS,
+    RUNTIME,
+    add_options,
+    asked_of_template,
+    chat_options,
+    prompt_options,
+)
 from specx.cli.progress import Progress
 from specx.cli.tables import print_comparison, print_results
 from specx.errors import SpecxError, UsageError
@@ -259,7 +266,7 @@ class _Sweep:
 
     def _need_ctx(self, tokenizer: Tokenizer) -> int:
         lengths = [
-            len(encode_prompt(tokenizer, prompt.text, raw=self.plan.raw))
+            len(encode_prompt(tokenizer, prompt.text, raw=self.plan.raw, chat=self.plan.chat))
             for prompt in self.plan.prompts
         ]
         widest = max((arm.gamma for arm in self.plan.arms), default=0) + 1
@@ -286,6 +293,7 @@ def _plan(given: dict[str, Any]) -> Plan:
         seed=given["seed"],
         ignore_eos=given["ignore_eos"],
         raw=given["raw"],
+        chat=chat_options(given),
     )
 
 
@@ -341,6 +349,7 @@ def _identity(plan: Plan, given: dict[str, Any]) -> dict[str, Any]:
         "seed": plan.seed,
         "ignore_eos": plan.ignore_eos,
         "raw": plan.raw,
+        **asked_of_template(given),
         "arms": [" ".join(map(str, asdict(arm).values())) for arm in plan.arms],
         "options": {name: given[name] for name in given if name in OPTIONS and given[name]},
     }

@@ -84,6 +84,7 @@ class BenchTracing:
                 "predict": self._plan.n,
                 "ignore_eos": self._plan.ignore_eos,
                 "raw": self._plan.raw,
+                "template_args": dict(self._plan.chat.arguments),
             },
             "provenance": {**self.provenance, "models": models},
         }

@@ -15,7 +15,15 @@ from specx.bench import Arm, Plan, Results, warnings_of
 from specx.bench.profiling import encode_prompt
 from specx.cli.files import Command, Model, OutputPath
 from specx.cli.load import with_demo_pair
-from specx.cli.options import MODELS, RUNTIME, SAMPLING, add_options, prompt_options
+from specx.cli.options import (
+    MODELS,
+    RUNTIME,
+    SAMPLING,
+    add_options,
+    asked_of_template,
+    chat_options,
+    prompt_options,
+)
 from specx.cli.progress import Progress
 from specx.cli.systems import load_both, plan_both, traits_of
 from specx.cli.tables import print_rows
@@ -192,7 +200,7 @@ class _Comparing:
 
     def _need_ctx(self, tokenizer: Tokenizer) -> int:
         lengths = [
-            len(encode_prompt(tokenizer, prompt.text, raw=self.plan.raw))
+            len(encode_prompt(tokenizer, prompt.text, raw=self.plan.raw, chat=self.plan.chat))
             for prompt in self.plan.prompts
         ]
         return max(lengths) + self.plan.n + self.arm.gamma + 1
@@ -222,6 +230,7 @@ class _Comparing:
             "prompts": [prompt.id for prompt in self.plan.prompts],
             "ignore_eos": given["ignore_eos"],
             "raw": given["raw"],
+            **asked_of_template(given),
             "left_out_of_b": self.planned.left_out,
         }
 
@@ -262,6 +271,7 @@ def _plan(given: dict[str, Any]) -> Plan:
         seed=given["seed"],
         ignore_eos=given["ignore_eos"],
         raw=given["raw"],
+        chat=chat_options(given),
     )
 
 

@@ -14,6 +14,7 @@ from specx.bench.explain import explain, milliseconds
 from specx.bench.profiling import encode_prompt, profile_pair
 from specx.bench.values import whole_numbers
 from specx.cli.load import load_pair, plan_sides
+from specx.cli.options import chat_options
 from specx.cli.progress import Progress
 from specx.cost import Curve, Profile, profile_record
 from specx.errors import UsageError
@@ -36,13 +37,14 @@ def measure_curves(given: dict[str, Any], output: OutputFile | None, progress: P
     sides = plan_sides(
         given["model"], given["model_draft"], given["backend"], given["draft_backend"], given
     )
+    chat = chat_options(given)
     prompt = (read_prompts(given["file"]) if given["file"] is not None else suite("edit:1"))[0]
     need = CONTEXT + widths[-1]
     with load_pair(
         sides, lambda _: need, verbose=given["verbose"], cached=True, progress=progress
     ) as pair:
         passes = len(pair.models) * len(widths) * (REPEATS + 1)
-        text = encode_prompt(pair.verifier.tokenizer, prompt.text, raw=given["raw"])
+        text = encode_prompt(pair.verifier.tokenizer, prompt.text, raw=given["raw"], chat=chat)
         with progress.task("timing passes", passes) as report:
             profile = profile_pair(pair, text, CONTEXT, widths, REPEATS, report=report)
     _print(profile, given["as_json"])

@@ -37,7 +37,7 @@ class InputFile(click.Path):
         return [value]
 
 
-class Model(click.ParamType):
+class Model(click.types.StringParamType):
     """A model: a file, a folder, or what else the backend takes."""
 
     name = "text"
@@ -53,7 +53,7 @@ class Model(click.ParamType):
         return [path, *path.parent.glob(f"{glob.escape(shard[1])}-*-of-{shard[2]}.gguf")]
 
 
-class CacheFolder(click.ParamType):
+class CacheFolder(click.types.StringParamType):
     """A folder of weights that the backend reads and fills: a folder per model in it."""
 
     name = "text"

@@ -2,14 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import json
+from collections.abc import Callable, Mapping, Sequence
+from datetime import date, datetime
 from typing import Any
 
 import click
 
+from specx.chat import ChatOptions
 from specx.cli.files import CacheFolder, InputFile, Model
+from specx.errors import UsageError
 
-__all__ = ["MODELS", "RUNTIME", "SAMPLING", "add_options", "prompt_options"]
+__all__ = [
+    "MODELS",
+    "RUNTIME",
+    "SAMPLING",
+    "TEMPLATE",
+    "add_options",
+    "asked_of_template",
+    "chat_options",
+    "prompt_options",
+]
 
 
 def add_options(options: Sequence[Callable[[Any], Any]]) -> Callable[[Any], Any]:
@@ -86,6 +99,66 @@ SAMPLING = [
 ]
 
 
+def _arguments(context: click.Context, option: Any, given: Sequence[str]) -> dict[str, Any]:
+    """NAME=JSON as a dictionary."""
+    arguments: dict[str, Any] = {}
+    for text in given:
+        name, equals, value = text.partition("=")
+        if not (name.isidentifier() and equals):
+            raise UsageError(f"--template-arg {text} is not NAME=JSON, as in enable_thinking=false")
+        try:
+            arguments[name] = json.loads(value)
+        except (ValueError, RecursionError) as error:
+            raise UsageError(
+                f"--template-arg {name}: {value} is not JSON; a text needs double quotes "
+                f"({name}='\"text\"')"
+            ) from error
+    return arguments
+
+
+def _iso_date(context: click.Context, option: Any, given: datetime | None) -> str | None:
+    return None if given is None else given.date().isoformat()
+
+
+TEMPLATE = [
+    click.option(
+        "--raw",
+        is_flag=True,
+        help="Do not apply the model's chat template; the prompt may name control tokens.",
+    ),
+    click.option(
+        "--template-arg",
+        multiple=True,
+        metavar="NAME=JSON",
+        callback=_arguments,
+        help="A variable of the chat template, such as enable_thinking=false; repeatable.",
+    ),
+    click.option(
+        "--template-date",
+        type=click.DateTime(["%Y-%m-%d"]),
+        metavar="YYYY-MM-DD",
+        callback=_iso_date,
+        help="The date that the chat template sees, at midnight.  [default: today]",
+    ),
+]
+
+
+def chat_options(given: Mapping[str, Any]) -> ChatOptions:
+    """What TEMPLATE's options give the chat template; the date is the same all through a run."""
+    asked = given["template_date"]
+    for flag, value in (("--template-arg", given["template_arg"]), ("--template-date", asked)):
+        if given["raw"] and value:
+            raise UsageError(f"{flag} needs a chat template, and --raw does without; drop one")
+    today = date.today() if asked is None else date.fromisoformat(asked)
+    return ChatOptions(arguments=given["template_arg"], today=today)
+
+
+def asked_of_template(given: Mapping[str, Any]) -> dict[str, Any]:
+    """The template's options that were set, for a record."""
+    names = {"template_args": "template_arg", "template_date": "template_date"}
+    return {name: given[option] for name, option in names.items() if given[option]}
+
+
 def prompt_options(default: str) -> list[Callable[[Any], Any]]:
     """Which prompts to measure on, by default the suite `default`, and how."""
     return [
@@ -102,7 +175,7 @@ def prompt_options(default: str) -> list[Callable[[Any], Any]]:
             type=InputFile(),
             help="Prompts of yours, a JSON object with `prompt` a line.",
         ),
-        click.option("--raw", is_flag=True, help="Do not apply the model's chat template."),
+        *TEMPLATE,
         click.option(
             "-n",
             "--predict",

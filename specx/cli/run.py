@@ -12,11 +12,11 @@ import click
 
 from specx import RULES, Pair, SamplingParams, Settings, Stop, Tally, interrupts
 from specx.backend import Tokenizer
-from specx.chat import encode_chat
+from specx.chat import ChatOptions, encode_chat, encode_raw, has_template, model_template
 from specx.cli.drafting import DRAFTING, Chosen, draft_settings, drafter_needed, estimate
 from specx.cli.files import Command, InputFile
 from specx.cli.load import FIELDS, Side, load_pair, plan_sides
-from specx.cli.options import MODELS, RUNTIME, SAMPLING, add_options
+from specx.cli.options import MODELS, RUNTIME, SAMPLING, TEMPLATE, add_options, chat_options
 from specx.cli.progress import Progress
 from specx.cli.prompt import from_argument, from_file, from_input
 from specx.cli.show import Writer, footer, legend, wants_styles
@@ -58,7 +58,7 @@ PROMPT = [
         help="Read the prompt from a file, as from standard input.",
     ),
     click.option("-sys", "--system-prompt", help="System message for the chat template."),
-    click.option("--raw", is_flag=True, help="Do not apply the model's chat template."),
+    *TEMPLATE,
 ]
 
 GENERATION = [
@@ -124,6 +124,7 @@ def run(**given: Any) -> int:
     """Write a text with a verifier and, for speed, a drafter."""
     settings = _settings(given)
     sides = _sides(given)
+    chat = chat_options(given)
     prompt = _read_prompt(given)
     if given["gamma_trace"] is not None:
         given["gamma_trace"] = OutputFile(given["gamma_trace"], "--gamma-trace")
@@ -132,7 +133,7 @@ def run(**given: Any) -> int:
         click.echo(f"specx: no prompt given; continuing one: {prompt}\n", err=True)
 
     def need_ctx(tokenizer: Tokenizer) -> int:
-        return len(_encode(tokenizer, prompt, given)) + int(given["predict"])
+        return len(_encode(tokenizer, prompt, given, chat)) + int(given["predict"])
 
     cached = not given["no_cache"]
     with ExitStack() as stack:
@@ -141,7 +142,7 @@ def run(**given: Any) -> int:
         pair = stack.enter_context(
             load_pair(sides, need_ctx, verbose=given["verbose"], cached=cached, progress=progress)
         )
-        tokens = _encode(pair.verifier.tokenizer, prompt, given)
+        tokens = _encode(pair.verifier.tokenizer, prompt, given, chat)
         if not tokens:
             raise UsageError(
                 "the prompt is empty and the model has no token to begin a text with; "
@@ -331,7 +332,7 @@ class _Generation:
             "entropy_stop": self.settings.entropy_stop,
             "draft_p_min": self.settings.draft_p_min,
             "cache": not given["no_cache"],
-            "template": _template_name(self.pair.verifier.tokenizer, given),
+            **_template_settings(self.pair.verifier.tokenizer, given),
             "n_prompt": self.n_prompt,
             "n_ctx": [model.n_ctx for model in self.pair.models],
             "draft_backend": given["draft_backend"] or given["backend"],
@@ -388,21 +389,34 @@ def _read_prompt(given: dict[str, Any]) -> str:
     return from_input()
 
 
-def _encode(tokenizer: Tokenizer, prompt: str, given: dict[str, Any]) -> list[int]:
+def _encode(
+    tokenizer: Tokenizer, prompt: str, given: dict[str, Any], chat: ChatOptions
+) -> list[int]:
     """The prompt's tokens, through the chat template where there is one."""
     system = given["system_prompt"]
     if _template_name(tokenizer, given) == "none":
-        if system is not None:
-            raise UsageError(
-                "-sys needs a chat template, and none is in use"
-                + (" (--raw)" if given["raw"] else "; the model has none")
-            )
-        return tokenizer.encode(prompt, add_special=True, parse_special=True)
+        for flag, value in (("-sys", system), ("--template-arg", chat.arguments or None)):
+            if value is not None:
+                raise UsageError(
+                    f"{flag} needs a chat template, and none is in use"
+                    + (" (--raw)" if given["raw"] else "; the model has none")
+                )
+        return encode_raw(tokenizer, prompt)
     messages = [{"role": "user", "content": prompt}]
     if system is not None:
         messages.insert(0, {"role": "system", "content": system})
-    return encode_chat(tokenizer, messages)
+    return encode_chat(tokenizer, messages, options=chat)
 
 
 def _template_name(tokenizer: Tokenizer, given: dict[str, Any]) -> str:
-    return "none" if given["raw"] or tokenizer.chat_template is None else "the model's own"
+    return "none" if given["raw"] or not has_template(tokenizer) else "the model's own"
+
+
+def _template_settings(tokenizer: Tokenizer, given: dict[str, Any]) -> dict[str, Any]:
+    """What the prompt's tokens depend on beside its text; the date only if the template asks."""
+    name = _template_name(tokenizer, given)
+    shown: dict[str, Any] = {"template": name, "template_args": given["template_arg"]}
+    chat = chat_options(given)
+    if name != "none" and model_template(tokenizer, chat).asks_date:
+        shown["template_date"] = str(chat.today)
+    return shown

@@ -14,7 +14,7 @@ from specx.backend import Tokenizer
 from specx.bench.profiling import encode_prompt
 from specx.cli.files import Command, InputFile, OutputPath, TraceFolder
 from specx.cli.load import load_pair, plan_sides
-from specx.cli.options import MODELS, RUNTIME, add_options
+from specx.cli.options import MODELS, RUNTIME, TEMPLATE, add_options, chat_options
 from specx.cli.progress import Progress
 from specx.cli.tables import print_rows
 from specx.errors import UsageError
@@ -54,7 +54,7 @@ OPTIONS = [
     click.option("--temp", type=float, default=1.0, show_default=True, help="Temperature."),
     click.option("--top-p", type=float, default=1.0, show_default=True, help="1 is off."),
     click.option("-s", "--seed", type=click.IntRange(0, 2**32 - 1), default=0, show_default=True),
-    click.option("--raw", is_flag=True, help="Do not apply the model's chat template."),
+    *TEMPLATE,
     click.option("--ignore-eos", is_flag=True, help="Go on after an end token."),
     click.option(
         "-o",
@@ -126,6 +126,7 @@ def _plan(given: dict[str, Any]) -> Plan:
         seed=given["seed"],
         ignore_eos=given["ignore_eos"],
         raw=given["raw"],
+        chat=chat_options(given),
     )
     for prompt in plan.prompts:
         require_kind(plan.file(prompt), "trace", "--folder", remedy="choose another folder")
@@ -142,7 +143,10 @@ def _trace(plan: Plan, given: dict[str, Any]) -> None:
         raise UsageError("a study needs both models; add -m VERIFIER.gguf -md DRAFTER.gguf")
 
     def need_ctx(tokenizer: Tokenizer) -> int:
-        texts = [encode_prompt(tokenizer, prompt.text, raw=plan.raw) for prompt in plan.prompts]
+        texts = [
+            encode_prompt(tokenizer, prompt.text, raw=plan.raw, chat=plan.chat)
+            for prompt in plan.prompts
+        ]
         return max(map(len, texts)) + plan.n + plan.gamma + 1
 
     sides = plan_sides(model, drafter, given["backend"], given["draft_backend"], given)

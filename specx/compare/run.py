@@ -199,7 +199,8 @@ def require_same_tokens(systems: Sequence[System], plan: Plan) -> None:
         return
     for prompt in plan.prompts:
         ids, theirs = (
-            encode_prompt(model.tokenizer, prompt.text, raw=plan.raw) for model in (one, other)
+            encode_prompt(model.tokenizer, prompt.text, raw=plan.raw, chat=plan.chat)
+            for model in (one, other)
         )
         if ids != theirs:
             raise VocabularyError(_misread(first.name, second.name, prompt.id, ids, theirs))

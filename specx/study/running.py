@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from specx.bench.profiling import encode_prompt
+from specx.chat import ChatOptions
 from specx.decoding import Stop
 from specx.errors import UsageError
 from specx.interrupts import held
@@ -37,6 +38,8 @@ class Plan:
     ignore_eos: bool = False
     raw: bool = False
     """Without the model's chat template."""
+    chat: ChatOptions = field(default_factory=ChatOptions)
+    """What the template is given beside the prompt."""
 
     def settings(self, prompt: Prompt) -> Settings:
         """A prompt's own seed, whatever else is in the study."""
@@ -45,7 +48,14 @@ class Plan:
 
     def labels(self, prompt: Prompt) -> dict[str, Any]:
         """What tells a trace's place in a study, and whether it belongs to this one."""
-        return {"id": prompt.id, "kind": prompt.kind, "n": self.n, "ignore_eos": self.ignore_eos}
+        asked = {"template_args": dict(self.chat.arguments)} if self.chat.arguments else {}
+        return {
+            "id": prompt.id,
+            "kind": prompt.kind,
+            "n": self.n,
+            "ignore_eos": self.ignore_eos,
+            **asked,
+        }
 
     def file(self, prompt: Prompt) -> Path:
         """Where the prompt's trace lies."""
@@ -109,7 +119,7 @@ def _run(plan: Plan, pair: Pair, prompt: Prompt, provenance: Mapping[str, Any]) 
     for model in pair.models:
         model.truncate(0)
     tokenizer, clock = pair.verifier.tokenizer, pair.verifier.clock
-    tokens = encode_prompt(tokenizer, prompt.text, raw=plan.raw)
+    tokens = encode_prompt(tokenizer, prompt.text, raw=plan.raw, chat=plan.chat)
     settings, tally = plan.settings(prompt), Tally()
     stop = Stop(tokenizer, plan.n, ignore_eos=plan.ignore_eos)
     labels = plan.labels(prompt)
