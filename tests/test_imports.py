@@ -16,7 +16,7 @@ LEVELS = [
     level.split()
     for level in (
         "errors",
-        "backend inputs",
+        "backend codec inputs",
         "acceptance chat chisquare cost machine memory metadata models output sampling streams "
         "suites text uncached vocabulary",
         "accept drafting lookup schedule",
@@ -30,7 +30,14 @@ LEVELS = [
 
 RUNTIMES = {"torch", "transformers", "llama_cpp", "gguf", "specx_backends"}
 COMMAND_LINE = {"click", "rich"}
-CORE_USES = {"numpy", "jinja2", "msgspec", "psutil", "scipy", "tomli"}  # tomli: tomllib before Python 3.11
+CORE_USES = {
+    "numpy",
+    "jinja2",
+    "msgspec",
+    "psutil",
+    "scipy",
+    "tomli",
+}  # tomli: tomllib before Python 3.11
 DRAWING = {"matplotlib"}
 
 

@@ -323,13 +323,13 @@ def test_a_torn_last_line_is_passed_over(tmp_path: Path) -> None:
     ("content", "words"),
     [
         ("", "holds no generation"),
-        ("hello\nworld\n", "line 1 of .* is no JSON"),
-        ('{"a": 1}\n', "line 1 of .* is no line of a trace"),
-        ("[1]\n", "line 1 of .* is no JSON object"),
-        ('{"kind": "summary"}\n', "line 1 of .* is no line of a trace.*missing"),
+        ("hello\nworld\n", "a.jsonl, line 1 is not JSON"),
+        ('{"a": 1}\n', "line 1: field kind: null is not one of file, header, round"),
+        ("[1]\n", "line 1: expected an object, got .1."),
+        ('{"kind": "summary"}\n', "line 1: object missing required field n_tokens"),
         (
             '{"kind": "file", "schema": 9, "specx": "7.0", "created": "", "argv": []}\n',
-            "specx 7.0 in schema 9; this one reads schema 1",
+            "specx \"7.0\" in schema 9; this one reads schema 1",
         ),
     ],
 )
@@ -340,7 +340,7 @@ def test_what_is_no_trace_is_refused(content: str, words: str, tmp_path: Path) -
 
 
 def test_a_missing_trace_is_named(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="cannot read the trace .*none.jsonl: No such file"):
+    with pytest.raises(UsageError, match="cannot read the trace from .*none.jsonl': no such file"):
         read_traces(tmp_path / "none.jsonl")
 
 
@@ -349,7 +349,7 @@ def test_a_broken_line_before_the_last_is_an_error(tmp_path: Path) -> None:
     data = (tmp_path / "a.jsonl").read_bytes().split(b"\n")
     data[3] = data[3][:50]
     (tmp_path / "a.jsonl").write_bytes(b"\n".join(data))
-    with pytest.raises(UsageError, match="line 4 of"):
+    with pytest.raises(UsageError, match="line 4 is not JSON"):
         read_trace(tmp_path / "a.jsonl")
 
 

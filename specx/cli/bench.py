@@ -347,5 +347,5 @@ def _difference(before: Any, now: Any) -> str:
     """The first entries that differ, where these are lists."""
     if isinstance(before, list) and isinstance(now, list):
         pairs = zip_longest(before, now, fillvalue="none")
-        before, now = next(pair for pair in pairs if pair[0] != pair[1])
+        before, now = next((pair for pair in pairs if pair[0] != pair[1]), (before, now))
     return f"{before}, now {now}"

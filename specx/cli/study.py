@@ -16,6 +16,7 @@ from specx.cli.load import load_pair, plan_sides
 from specx.cli.options import MODELS, RUNTIME, add_options
 from specx.cli.progress import Progress
 from specx.cli.tables import print_rows
+from specx.codec import MOST_GAMMA
 from specx.errors import UsageError
 from specx.machine import provenance
 from specx.models import demo_pair
@@ -48,7 +49,7 @@ OPTIONS = [
         help="Keep a trace a prompt here; what is whole is not run again.",
     ),
     click.option("-n", "--predict", type=click.IntRange(min=1), default=64, show_default=True),
-    click.option("--gamma", type=click.IntRange(min=1), default=4, show_default=True),
+    click.option("--gamma", type=click.IntRange(1, MOST_GAMMA), default=4, show_default=True),
     click.option("--temp", type=float, default=1.0, show_default=True, help="Temperature."),
     click.option("--top-p", type=float, default=1.0, show_default=True, help="1 is off."),
     click.option("-s", "--seed", type=click.IntRange(0, 2**32 - 1), default=0, show_default=True),
