@@ -161,8 +161,19 @@ def refuse(place: str, field: str, reason: str, remedy: str) -> NoReturn:
 
 
 def to_json(value: Any, *, indent: int | None = None) -> str:
-    """`value` as JSON text; NaN and infinities are errors of ours, for JSON has none."""
-    return json.dumps(value, ensure_ascii=False, allow_nan=False, indent=indent)
+    """`value` as JSON text; what is not finite is null, for JSON has no word for it."""
+    try:
+        return json.dumps(value, ensure_ascii=False, allow_nan=False, indent=indent)
+    except ValueError:
+        return json.dumps(_nulled(value), ensure_ascii=False, allow_nan=False, indent=indent)
+
+
+def _nulled(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _nulled(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_nulled(each) for each in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def shortened(value: object) -> str:

@@ -40,7 +40,8 @@ class OutputFile:
 
     def write(self, text: str) -> None:
         """Replace what the file holds."""
-        self._replace(text.encode("utf-8"), keep=True)
+        # Half a surrogate pair (an argument that was not UTF-8) is written as JSON escapes it.
+        self._replace(text.encode("utf-8", errors="backslashreplace"), keep=True)
 
     def _replace(self, content: bytes, *, keep: bool) -> None:
         try:

@@ -329,7 +329,7 @@ def test_a_torn_last_line_is_passed_over(tmp_path: Path) -> None:
         ('{"kind": "summary"}\n', "line 1: object missing required field n_tokens"),
         (
             '{"kind": "file", "schema": 9, "specx": "7.0", "created": "", "argv": []}\n',
-            "specx \"7.0\" in schema 9; this one reads schema 1",
+            'specx "7.0" in schema 9; this one reads schema 1',
         ),
     ],
 )

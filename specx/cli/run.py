@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from dataclasses import asdict
 from pathlib import Path
@@ -19,6 +18,7 @@ from specx.cli.options import MODELS, RUNTIME, SAMPLING, add_options
 from specx.cli.progress import Progress
 from specx.cli.show import Writer, footer, legend, wants_styles
 from specx.cli.tracing import TRACE, Tracing
+from specx.codec import to_json
 from specx.errors import UsageError
 from specx.models import demo_pair
 from specx.pair import PREFILL_SLICE
@@ -224,7 +224,7 @@ class _Generation:
         self.chosen.write_trace()
         result = self._result()
         if self.given["as_json"]:
-            click.echo(json.dumps(result, ensure_ascii=False))
+            click.echo(to_json(result))
             return
         self.writer.end()
         if self.given["quiet"]:

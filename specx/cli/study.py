@@ -103,8 +103,8 @@ def _read(files: Sequence[Path]) -> list[Trace]:
 
 def _run(given: dict[str, Any]) -> list[Trace]:
     plan = _plan(given)
-    if plan.missing():
-        _trace(plan, given)
+    plan.missing()  # what is of other settings is refused before anything is loaded
+    _trace(plan, given)  # loads the models, which tell whether what is there is theirs
     return list(traces_of(plan))
 
 
