@@ -97,7 +97,7 @@ def lines_of(path: Path, what: str) -> Iterator[tuple[int, bytes, bool]]:
 
 
 def parse(data: bytes, place: str, remedy: str) -> Any:
-    """The JSON value in `data`, all of whose numbers are finite.
+    """The JSON value in `data`; NaN and Infinity, which are not JSON, are left to `convert`.
 
     Parameters
     ----------
@@ -111,7 +111,7 @@ def parse(data: bytes, place: str, remedy: str) -> Any:
     """
     try:
         text = data.decode("utf-8-sig")
-        value = json.loads(text, parse_constant=_not_finite, parse_float=_finite)
+        value = json.loads(text)
     except UnicodeDecodeError as error:
         byte = error.object[error.start]
         raise UsageError(f"{place} is not UTF-8 (byte {byte:#04x}); save it as UTF-8") from error
@@ -120,10 +120,8 @@ def parse(data: bytes, place: str, remedy: str) -> Any:
     except json.JSONDecodeError as error:
         shown = shortened(text.strip())
         raise UsageError(f"{place} is not JSON ({error.msg}): {shown}; {remedy}") from error
-    except ValueError as error:
-        raise UsageError(
-            f"{place} holds a number that is not finite, or too large; {remedy}"
-        ) from error
+    except ValueError as error:  # more digits than Python turns into a number
+        raise UsageError(f"{place} holds a number that is too long; {remedy}") from error
     if _deeper_than(MOST_NESTED, value):
         raise _nested(place, remedy)
     return value
@@ -142,7 +140,9 @@ def convert(value: Any, kind: type[T], place: str, remedy: str) -> T:
         return msgspec.convert(value, kind, str_keys=True)
     except msgspec.ValidationError as error:
         reason, path = _split(str(error))
-        refuse(place, f"{path}{_at(value, path)}", reason, remedy)
+        known = path and "..." not in path  # else it is the value of some key of a mapping
+        shown, reason = _told(_at(value, path), reason) if known else ("", reason)
+        refuse(place, f"{path}{shown}", reason, remedy)
     except UsageError as error:  # a dataclass that checks itself
         raise UsageError(f"{place}: {error}; {remedy}") from error
 
@@ -194,13 +194,18 @@ def _split(message: str) -> tuple[str, str]:
     return reason[:1].lower() + reason[1:] + keyed, path.group(1) if path else ""
 
 
-def _at(value: Any, path: str) -> str:
-    """``is VALUE`` of the value at `path`, where the path says which."""
-    if not path or "..." in path:
-        return ""
+def _at(value: Any, path: str) -> Any:
     for step in re.findall(r"[^.\[\]]+", path):
         value = value[int(step)] if isinstance(value, list) else value[step]
-    return "" if isinstance(value, dict | list) else f" is {shortened(value)}"
+    return value
+
+
+def _told(value: Any, reason: str) -> tuple[str, str]:
+    """`value` in words, and what is wrong with it."""
+    if isinstance(value, dict | list):
+        return "", reason
+    infinite = isinstance(value, float) and not math.isfinite(value)
+    return f" is {shortened(value)}", "expected a finite number" if infinite else reason
 
 
 def _deeper_than(most: int, value: Any) -> bool:
@@ -213,14 +218,3 @@ def _deeper_than(most: int, value: Any) -> bool:
 
 def _nested(place: str, remedy: str) -> UsageError:
     return UsageError(f"{place} is nested more than {MOST_NESTED} levels deep; {remedy}")
-
-
-def _not_finite(name: str) -> NoReturn:
-    raise ValueError(name)
-
-
-def _finite(text: str) -> float:
-    value = float(text)
-    if math.isinf(value):
-        raise ValueError(text)
-    return value

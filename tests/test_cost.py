@@ -180,7 +180,7 @@ def _set(*path: str, value: Any) -> Callable[[dict[str, Any]], None]:
         (_set("verifier", value=None), "field verifier is null: expected object"),
         (_set("verifier", value=[1]), "field verifier: expected object, got array"),
         (_set("core", value=-1), "field core is -1: expected float >="),
-        (_set("core", value=float("nan")), "holds a number that is not finite"),
+        (_set("core", value=float("nan")), "field core is NaN: expected a finite number"),
         (_set("core", value=True), "field core is true: expected float, got bool"),
         (_set("drafter", "widths", value=[1]), "field drafter.seconds: 2 values of 1 widths"),
         (_set("drafter", "widths", value=[]), "drafter.widths: widths must rise from 1"),
@@ -192,7 +192,7 @@ def _set(*path: str, value: Any) -> Callable[[dict[str, Any]], None]:
         ),
         (_set("verifier", "widths", value=["1", "2", "3"]), r"verifier.widths\[0\] is \"1\""),
         (_set("verifier", "seconds", value=[1, -2, 3]), r"verifier.seconds\[1\] is -2"),
-        (_set("verifier", "low", value=[1, float("nan"), 3]), "number that is not finite"),
+        (_set("verifier", "low", value=[1, float("nan"), 3]), r"low\[1\] is NaN"),
         (_set("verifier", "high", value=[1, None, 3]), r"verifier.high\[1\] is null"),
     ],
 )

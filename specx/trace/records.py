@@ -142,7 +142,7 @@ class Header:
     rule: str
     gamma: Gamma | Literal["auto"]
     seed: Count
-    sampling: dict[str, int | float]
+    sampling: dict[str, int | Number]
     """temperature, top_k, top_p, min_p."""
     n_vocab: Count
     """Width of the verifier's logits."""
