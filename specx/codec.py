@@ -143,6 +143,8 @@ def convert(value: Any, kind: type[T], place: str, remedy: str) -> T:
         known = path and "..." not in path  # else it is the value of some key of a mapping
         shown, reason = _told(_at(value, path), reason) if known else ("", reason)
         refuse(place, f"{path}{shown}", reason, remedy)
+    except UnicodeEncodeError as error:  # half a surrogate pair, where a key or a name is wanted
+        refuse(place, "", f"a name holds half a character, {shortened(error.object)}", remedy)
     except UsageError as error:  # a dataclass that checks itself
         raise UsageError(f"{place}: {error}; {remedy}") from error
 

@@ -18,20 +18,19 @@ from specx.bench.render import FORMATS as BENCH_FORMATS
 from specx.cli import main
 from specx.cli.report import _print as print_traces
 from specx.cli.tables import print_comparison, print_results
-from specx.codec import MOST_GAMMA, MOST_NESTED, parse, to_json
+from specx.codec import MOST_GAMMA, to_json
 from specx.compare import read_comparison
 from specx.compare.render import as_markdown
 from specx.cost import profile_record, read_profile
 from specx.errors import UsageError
 from specx.machine import Watch
 from specx.output import OutputFile
-from specx.report import can_plot, page
+from specx.report import page
 from specx.schedule import Costs, Replay, read_steps
 from specx.study import FORMATS as STUDY_FORMATS
 from specx.study import analyse, observe
 from specx.suites import read_prompts
 from specx.trace import read_traces, replayed_acceptance
-from traces import write_trace
 
 DOCS = Path(__file__).parent.parent / "docs" / "benchmarks"
 
@@ -120,11 +119,9 @@ def use_steps(path: Path) -> None:
     steps = read_steps(path)
     drafters: Any = [Reader("model"), Reader("lookup")]
     for step in steps:
-        assert range(min(step.length, 10**6))
         try:
             plan = Replay([step]).plan(Long(step.length), drafters, 4)
-        except UsageError as error:
-            assert "drafts with" in str(error)  # noqa: PT017 - another drafter's name is sound
+        except UsageError:  # another drafter's name
             continue
         assert plan.limit <= MOST_GAMMA
 
@@ -196,8 +193,8 @@ def test_a_sound_record_is_of_use(
 
 DEEP = "@deep@"
 ODD: tuple[Any, ...] = (
-    None, True, False, "x", "", "\udc80\u2028\x1b[31m", -1, 0, 1, 2**31, 2**53, 2**70, 10**30, -0.5, 0.5,
-    5e-324, 1e308, -1e308, float("nan"), float("inf"), [], [[]], {}, {"x": 1}, [None], DEEP,
+    None, True, False, "x", "", "\udc80\u2028\x1b[31m", -1, 0, 1, 2**31, 2**53, 2**70, 10**30, -0.5,
+    0.5, 5e-324, 1e308, -1e308, float("nan"), float("inf"), [], [[]], {}, {"x": 1}, [None], DEEP,
 )  # fmt: skip
 
 
@@ -258,21 +255,16 @@ def test_a_damaged_record_is_of_use_or_refused_in_a_line_that_names_it(
 ) -> None:  # fmt: skip
     monkeypatch.setattr("specx.report.plots.find_spec", lambda name: None)  # plots take a second
     whole, path, rng = (sound / name).read_bytes(), tmp_path / name, random.Random(15)
-    used = refused = 0
-    for turn in range(COUNTS[name]):
+    refusals = []
+    for _ in range(COUNTS[name]):
         path.write_bytes(damaged(whole, name.endswith("jsonl"), rng))
         try:
             USES[name](path)
-            used += 1
         except UsageError as error:
-            refused += 1
-            assert str(path) in str(error)
-            assert "\n" not in str(error)
-            assert len(str(error)) < len(str(path)) + 300
-        except Exception:
-            (tmp_path / "kept").write_bytes(path.read_bytes())
-            print(f"turn {turn}: see {tmp_path / 'kept'}")
-            raise
-    assert used > 3
-    assert refused > COUNTS[name] // 4
+            refusals.append(str(error))
+    assert COUNTS[name] // 4 < len(refusals) < COUNTS[name] - 3
+    for refusal in refusals:
+        assert str(path) in refusal
+        assert refusal.isprintable()
+        assert len(refusal) < len(str(path)) + 300
     capsys.readouterr()
