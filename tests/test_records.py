@@ -244,7 +244,7 @@ def damaged(data: bytes, lines: bool, rng: random.Random) -> bytes:
     return "\n".join(parts).encode() + b"\n"
 
 
-COUNTS = {"run.jsonl": 60, "sweep.jsonl": 40, "bench.json": 150, "profile.json": 100,
+COUNTS = {"run.jsonl": 40, "sweep.jsonl": 25, "bench.json": 120, "profile.json": 100,
           "gammas.jsonl": 100, "prompts.jsonl": 100}  # fmt: skip
 
 
