@@ -69,7 +69,7 @@ def _predictor(found: Mapping[str, Any]) -> list[str]:
 
 
 def _bin(part: Mapping[str, Any]) -> list[str]:
-    ends = [f"{part['low']:.2f}", f"{part['high']:.2f}"]
+    ends = ["inf" if part[end] is None else f"{part[end]:.2f}" for end in ("low", "high")]
     return [*ends, str(part["n"]), _span(part["alpha"]), f"{part['overlap']:.2f}"]
 
 

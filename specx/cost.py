@@ -7,20 +7,22 @@ an order between formats of one model and decides whether speculation pays. The 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, TypeAlias
 
 import numpy as np
+from msgspec import Meta
 
 from specx.backend import LogitsBackend
+from specx.codec import Count, Seconds, convert, read_json, refuse, shortened
 from specx.errors import UsageError
 
 __all__ = [
     "Curve",
     "Profile",
+    "ProfileRecord",
     "acceptance_needed",
     "curve_of",
     "expected_tokens",
@@ -37,6 +39,11 @@ __all__ = [
 ]
 
 FORMAT = 1
+REMEDY = "specx bench --curve -o FILE.json writes a profile"
+
+Width: TypeAlias = Annotated[int, Meta(ge=1, le=2**20)]
+Cost: TypeAlias = Annotated[float, Meta(ge=1e-12, le=1e12)]
+"""Seconds of a pass: of a size that ratios of two are finite, and not 0."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,17 +54,17 @@ class Curve:
     """
 
     model: str
-    bytes: int | None
+    bytes: Count | None
     quantisation: str | None
-    threads: int | None
-    n_past: int
+    threads: Count | None
+    n_past: Count
     """Tokens in the cache before each pass."""
-    repeats: int
-    widths: tuple[int, ...]
-    seconds: tuple[float, ...]
+    repeats: Count
+    widths: tuple[Width, ...]
+    seconds: tuple[Cost, ...]
     """Medians, one a width."""
-    low: tuple[float, ...]
-    high: tuple[float, ...]
+    low: tuple[Cost, ...]
+    high: tuple[Cost, ...]
     """Quartiles."""
 
     def __call__(self, width: float) -> float:
@@ -251,6 +258,28 @@ def profile_record(profile: Profile) -> dict[str, Any]:
     return record | {role: asdict(curve) for role, curve in profile.curves().items()}
 
 
+@dataclass(frozen=True, kw_only=True)
+class ProfileRecord:
+    """A `profile_record` as it is read."""
+
+    core: Seconds
+    verifier: Curve
+    drafter: Curve | None = None
+
+    def profile(self, place: str, remedy: str = REMEDY) -> Profile:
+        """The profile, whose curves are sound.
+
+        Raises
+        ------
+        UsageError
+            If they are not; `place` begins it.
+        """
+        found = Profile(verifier=self.verifier, drafter=self.drafter, core=self.core)
+        for role, curve in found.curves().items():
+            _check_curve(curve, role, place, remedy)
+        return found
+
+
 def read_profile(path: Path) -> Profile:
     """Read a file that holds a `profile_record` as JSON.
 
@@ -259,49 +288,28 @@ def read_profile(path: Path) -> Profile:
     UsageError
         If the file cannot be read or is no profile.
     """
-    try:
-        record = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise UsageError(f"cannot read the profile {path}: {error.strerror}") from error
-    except (ValueError, RecursionError) as error:
-        raise UsageError(f"{path} is not JSON, let alone a profile: {error}") from error
-    try:
-        if record["specx_profile"] != FORMAT:
-            raise UsageError(f"{path} is a profile of format {record['specx_profile']}; measure it")
-        return profile_from(record)
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise UsageError(
-            f"{path} is not a profile ({error!r}); make one: specx bench --curve -o {path}"
-        ) from error
+    record = read_json(path, "the profile", REMEDY)
+    if not isinstance(record, dict) or "specx_profile" not in record:
+        raise UsageError(f"{path} is not a profile; {REMEDY}")
+    if record["specx_profile"] != FORMAT:
+        shown = shortened(record["specx_profile"])
+        raise UsageError(f"{path} is a profile of format {shown}; measure it")
+    return profile_from(record, str(path))
 
 
-def profile_from(record: dict[str, Any]) -> Profile:
-    """The profile that `profile_record` took apart."""
-    drafter, core = record.get("drafter"), float(record["core"])
-    if not 0 <= core < float("inf"):
-        raise ValueError("core must be 0 or more")
-    return Profile(
-        verifier=_curve(record["verifier"]),
-        drafter=None if drafter is None else _curve(drafter),
-        core=core,
-    )
+def profile_from(record: Mapping[str, Any], place: str = "the profile") -> Profile:
+    """The profile that `profile_record` took apart; `place` begins errors."""
+    return convert(record, ProfileRecord, place, REMEDY).profile(place)
 
 
-def _curve(record: dict[str, Any]) -> Curve:
-    values: dict[str, Any] = {
-        key: tuple(value) if isinstance(value, list) else value for key, value in record.items()
-    }
-    curve = Curve(**values)
-    seconds = [curve.seconds, curve.low, curve.high]
-    if not curve.widths or any(len(s) != len(curve.widths) for s in seconds):
-        raise ValueError("widths and seconds differ in length")
-    if list(curve.widths) != sorted(set(curve.widths)) or curve.widths[0] != 1:
-        raise ValueError("widths must rise from 1")
-    if not all(isinstance(width, int) for width in curve.widths):
-        raise ValueError("widths must be whole numbers")
-    if not all(np.isfinite(s).all() and min(s) > 0 for s in seconds):
-        raise ValueError("seconds must be positive")
-    return curve
+def _check_curve(curve: Curve, role: str, place: str, remedy: str) -> None:
+    widths = list(curve.widths)
+    if widths != sorted(set(widths)) or widths[:1] != [1]:
+        refuse(place, f"{role}.widths", "widths must rise from 1", remedy)
+    for name in ("seconds", "low", "high"):
+        length = len(getattr(curve, name))
+        if length != len(widths):
+            refuse(place, f"{role}.{name}", f"{length} values of {len(widths)} widths", remedy)
 
 
 def _text(value: object) -> str | None:

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from specx.acceptance import RULES, Block, Rule, Verdict, decide
 from specx.backend import Clock, LogitsBackend, Tokenizer
+from specx.codec import Seconds
 from specx.drafting import Draft, Drafter
 from specx.errors import ContextError
 from specx.sampling import Distribution, LogitsReader
@@ -32,11 +33,11 @@ StopReason: TypeAlias = Literal["eos", "stop", "length", "context", "interrupted
 class Times:
     """Seconds that a round spent in each part; what is left of its time is text and terminal."""
 
-    draft: float = 0.0
-    verify: float = 0.0
-    core: float = 0.0
+    draft: Seconds = 0.0
+    verify: Seconds = 0.0
+    core: Seconds = 0.0
     """The sampling transform on both sides, and the rule."""
-    rollback: float = 0.0
+    rollback: Seconds = 0.0
 
 
 @dataclass(frozen=True)

@@ -6,11 +6,16 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import zip_longest
-from typing import Any
+from typing import Annotated, Any, TypeAlias
 
+from msgspec import Meta
+
+from specx.codec import Count, Rate, Seconds
 from specx.decoding import Round, Times
 
 __all__ = ["Choices", "Phase", "Tally", "merged"]
+
+Pair: TypeAlias = Annotated[list[Count], Meta(min_length=2, max_length=2)]
 
 COUNTS = ("rounds", "proposed", "tested", "accepted", "after_full", "n_tokens", "total")
 
@@ -64,22 +69,22 @@ class Tally:
     A round that a stop cut counts as the rule decided it; `n_tokens` counts what was emitted.
     """
 
-    rounds: int = 0
-    proposed: int = 0
-    tested: int = 0
+    rounds: Count = 0
+    proposed: Count = 0
+    tested: Count = 0
     """Drafted tokens whose fate was decided: min(n_accepted + 1, proposed) a round."""
-    accepted: int = 0
-    expected: dict[str, float] = field(default_factory=dict)
+    accepted: Count = 0
+    expected: dict[str, Rate] = field(default_factory=dict)
     """By rule: accepted tokens in expectation, from the same arrays for all of them."""
-    by_position: list[list[int]] = field(default_factory=list)
+    by_position: list[Pair] = field(default_factory=list)
     """[tested, accepted] at each position of a draft."""
-    lengths: dict[int, int] = field(default_factory=dict)
+    lengths: dict[Count, Count] = field(default_factory=dict)
     """Rounds by the number of tokens they accepted."""
-    after_full: int = 0
+    after_full: Count = 0
     """Rounds that follow a full acceptance: the drafter is fed two tokens at first."""
-    n_tokens: int = 0
+    n_tokens: Count = 0
     times: Times = field(default_factory=Times)
-    total: float = 0.0
+    total: Seconds = 0.0
     """Seconds of decoding, prefill not included; set by who runs the loop."""
     _last_was_full: bool = field(default=False, repr=False)
 

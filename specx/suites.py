@@ -5,12 +5,11 @@ Both are JSON lines: an object a line, with the keys ``prompt``, ``kind`` and ``
 
 from __future__ import annotations
 
-import json
-import reprlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from specx.codec import convert, lines_of, parse, refuse, shortened
 from specx.errors import UsageError
 from specx.models import packaged
 
@@ -22,6 +21,8 @@ KINDS = ("factual", "opinion", "code", "edit", "translation", "maths", "json", "
 EVERY_KIND = "all"
 OWN = "own"
 """The kind of a user's prompt that names none, and the beginning of its id."""
+
+REMEDY = 'write {"prompt": "..."}'
 
 
 @dataclass(frozen=True)
@@ -96,13 +97,11 @@ def read_prompts(path: Path) -> list[Prompt]:
     """
     lines: dict[str, int] = {}
     prompts: list[Prompt] = []
-    for number, line in enumerate(_read(path).split(b"\n"), start=1):
-        if not line.strip():
-            continue
+    for number, line, _ in lines_of(path, "the prompts"):
         prompt = _prompt(line, number, f"{path}, line {number}")
         if prompt.id in lines:
             raise UsageError(
-                f"{path}, line {number}: id {_shown(prompt.id)} is that of line "
+                f"{path}, line {number}: id {shortened(prompt.id)} is that of line "
                 f"{lines[prompt.id]} too; give each prompt its own"
             )
         lines[prompt.id] = number
@@ -112,60 +111,26 @@ def read_prompts(path: Path) -> list[Prompt]:
     return prompts
 
 
-def _read(path: Path) -> bytes:
-    # Bytes: text would also be cut at characters that JSON allows within a string (U+2028).
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        raise UsageError(
-            f"cannot read the prompts from {path}: {error.strerror}; pass a file of JSON lines"
-        ) from error
+@dataclass(frozen=True)
+class _Line:
+    prompt: str
+    kind: str = OWN
+    id: str | None = None
 
 
 def _prompt(line: bytes, number: int, place: str) -> Prompt:
-    record = _record(line, place)
-    if "prompt" not in record:
-        raise UsageError(f'{place} has no "prompt", only {_shown(list(record))}; add it')
-    own = {"kind": OWN, "id": f"{OWN}-{number}"}
-    text, kind, name = (_text(own | record, key, place) for key in ("prompt", "kind", "id"))
-    return Prompt(name, kind, text)
+    found = convert(parse(line, place, REMEDY), _Line, place, REMEDY)
+    name = f"{OWN}-{number}" if found.id is None else found.id
+    for key, text in (("prompt", found.prompt), ("kind", found.kind), ("id", name)):
+        _check_text(text, key, place)
+    return Prompt(name, found.kind, found.prompt)
 
 
-def _record(line: bytes, place: str) -> dict[str, object]:
-    text = _decoded(line, place)
+def _check_text(text: str, key: str, place: str) -> None:
+    if not text.strip():
+        refuse(place, key, f"{shortened(text)} is empty", REMEDY)
     try:
-        record = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        reason = getattr(error, "msg", error)
-        raise UsageError(
-            f'{place} is not JSON ({reason}): {_shown(text)}; write {{"prompt": "..."}}'
-        ) from error
-    if not isinstance(record, dict):
-        raise UsageError(f'{place} is no object but {_shown(record)}; write {{"prompt": "..."}}')
-    return record
-
-
-def _decoded(line: bytes, place: str) -> str:
-    try:
-        return line.decode("utf-8-sig").strip()  # some editors begin a file with a byte order mark
-    except UnicodeDecodeError as error:
-        byte = error.object[error.start]
-        raise UsageError(f"{place} is not UTF-8 (byte {byte:#04x}); save it as UTF-8") from error
-
-
-def _text(record: dict[str, object], key: str, place: str) -> str:
-    value = record[key]
-    if not isinstance(value, str) or not value.strip():
-        raise UsageError(f'{place}: "{key}" is {_shown(value)}; it must be text, and not empty')
-    try:
-        value.encode()
+        text.encode()
     except UnicodeEncodeError as error:  # JSON can write half of a surrogate pair
-        raise UsageError(
-            f'{place}: "{key}" holds half a character, {value[error.start]!a}; write it whole'
-        ) from error
-    return value
-
-
-def _shown(value: object) -> str:
-    """A value within a line of an error: shortened in the middle, without a line break."""
-    return reprlib.repr(value)
+        half = f"it holds half a character, {text[error.start]!a}"
+        refuse(place, key, half, "write it whole")

@@ -9,6 +9,7 @@ __all__ = ["TextStream", "visible"]
 
 CONTROLS = {code: chr(0x2400 + code) for code in range(32) if chr(code) not in "\n\t"}
 CONTROLS |= {127: "\u2421"} | dict.fromkeys(range(0x80, 0xA0), "\ufffd")
+CONTROLS |= dict.fromkeys(range(0xD800, 0xE000), "\ufffd")  # halves of pairs: no text
 
 
 def visible(text: str) -> str:

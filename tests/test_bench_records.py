@@ -106,35 +106,53 @@ def _without(*way: str | int) -> Damage:
 
 
 RUN: tuple[str | int, ...] = ("arms", 1, "runs", 0)
-KEYS = ("specx_bench", "n", "planned", "arms", "profiles", "timings", "provenance", "warnings")
+KEYS = ("n", "planned", "arms", "profiles", "timings", "provenance", "warnings")
 COUNTS = ("rounds", "proposed", "tested", "accepted", "after_full", "n_tokens", "total")
 
 
 @pytest.mark.parametrize(
     ("damage", "words"),
     [
-        *((_without(key), key) for key in KEYS),
+        *((_without(key), f"missing required field {key}") for key in KEYS),
         *((_without(*RUN, "tally", key), key) for key in (*COUNTS, "times", "by_position")),
         (_without(*RUN, "seed"), "seed"),
         (_without("arms", 0, "settings"), "settings"),
         (_without("arms", 0, "settings", "gamma"), "gamma"),
         (_without("arms", 0, "settings", "rule"), "rule"),
         (_without("arms", 0, "runs"), "runs"),
-        (_set("arms", value=3), "no result"),
-        (_set("arms", 0, "settings", "speed", value=1), "speed"),
-        (_set("arms", 0, "settings", "top_p", value="x"), "top_p is 'x'"),
-        (_set(*RUN, "more", value=1), "more"),
-        (_set(*RUN, "tally", "rounds", value="x"), "rounds is 'x'"),
-        (_set(*RUN, "tally", "times", value={"draft": 1}), "verify"),
-        (_set(*RUN, "tally", "by_position", value=[[1]]), "no result"),
-        (_set(*RUN, "tally", "lengths", value={"x": 1}), "no result"),
-        (_set(*RUN, "tally", "expected", value=None), "no result"),
-        (_set("planned", value=None), "planned is None"),
-        (_set("profiles", "hf+llamacpp", "core", value=-1), "core"),
-        (_set("timings", "hf+llamacpp", "verifier", value={"one": [1]}), "no result"),
-        (_set("provenance", value=3), "no result"),
-        (_set("warnings", value=[{"text": "x"}]), "remedy"),
-        (_set("warnings", value="x"), "no result"),
+        (_set("arms", value=3), "field arms is 3: expected array, got int"),
+        (
+            _set("arms", 0, "settings", "top_p", value="x"),
+            r"settings.top_p is \"x\": expected float",
+        ),
+        (_set("arms", 0, "settings", "top_p", value=2), "settings: top-p is 2"),
+        (_set("arms", 0, "settings", "cached", value=0), "settings.cached is 0: expected bool"),
+        (_set("arms", 0, "settings", "gamma", value=2**32), "gamma is 4294967296: expected int <="),
+        (_set("arms", 0, "settings", value=vars(DRAFTED)), "an arm before it has the same"),
+        (_set(*RUN, "tally", "rounds", value="x"), r"tally.rounds is \"x\": expected int, got str"),
+        (_set(*RUN, "tally", "rounds", value=True), "tally.rounds is true: expected int, got bool"),
+        (_set(*RUN, "tally", "rounds", value=-1), "tally.rounds is -1: expected int >= 0"),
+        (_set(*RUN, "tally", "rounds", value=0), "tally.rounds: 0, and 4 tokens proposed"),
+        (_set(*RUN, "tally", "accepted", value=9), "tally.accepted: 9 of 3"),
+        (_set(*RUN, "tally", "tested", value=9), "tally.tested: 9 of 4"),
+        (_set(*RUN, "tally", "times", value={"draft": 1}), "times: .* field verify"),
+        (_set(*RUN, "tally", "by_position", value=[[1]]), r"by_position\[0\]: expected array of"),
+        (_set(*RUN, "tally", "by_position", value=[[0, 0]]), r"by_position\[0\]: 0 of 0 accepted"),
+        (_set(*RUN, "tally", "lengths", value={"x": 1}), r"tally.lengths: .*\(of a key\)"),
+        (_set(*RUN, "tally", "expected", value=None), "tally.expected is null: expected object"),
+        (_set(*RUN, "prefill_s", value=float("inf")), "prefill_s is Infinity: expected a finite"),
+        (_set(*RUN, "tally", "total", value=float("nan")), "tally.total is NaN: expected a finite"),
+        (_set("planned", value=None), "planned is null: expected int"),
+        (
+            _set("profiles", "hf+llamacpp", "core", value=-1),
+            r"profiles\[...\].core: expected float",
+        ),
+        (_set("profiles", "hf+llamacpp", "verifier", "low", value=[1]), "profile .* verifier.low"),
+        (_set("timings", "hf+llamacpp", "verifier", value={"one": [1]}), "field timings.*of a key"),
+        (_set("provenance", value=3), "field provenance is 3: expected object"),
+        (_set("provenance", "peak_memory_mib", value="much"), "peak_memory_mib"),
+        (_set("warnings", value=[{"text": "x"}]), "field remedy"),
+        (_set("warnings", value="x"), "field warnings"),
     ],
 )
 def test_a_damaged_file_is_refused_in_a_line(tmp_path: Path, damage: Damage, words: str) -> None:
@@ -143,9 +161,19 @@ def test_a_damaged_file_is_refused_in_a_line(tmp_path: Path, damage: Damage, wor
     path.write_text(json.dumps(whole))
     with pytest.raises(UsageError, match=words) as raised:
         read_results(path)
-    assert f"{path} is no result of specx bench" in str(raised.value)
-    assert "make one: specx bench -o" in str(raised.value)
+    assert str(raised.value).startswith(str(path))
+    assert str(raised.value).endswith("; specx bench -o FILE.json writes a result")
     assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize("way", [(), ("arms", 0), ("arms", 0, "settings"), RUN, (*RUN, "tally")])
+def test_what_a_later_specx_may_add_is_passed_over(
+    tmp_path: Path, way: tuple[str | int, ...]
+) -> None:
+    whole, path = record(), tmp_path / "a.json"
+    _set(*way, "more", value=[1])(whole)
+    path.write_text(json.dumps(whole))
+    assert read_results(path) == results()
 
 
 def test_another_format_is_named(tmp_path: Path) -> None:
@@ -156,9 +184,10 @@ def test_another_format_is_named(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("content", "words"),
-    [(b"", "is not JSON"), (b"{", "is not JSON"), (b"\xff", "is not JSON"),
-     (b"[" * 100_000, "is not JSON"), (b"[]", "is no result"), (b"3", "is no result"),
-     (b'{"specx_profile": 1}', "is no result")],
+    [(b"", "is not JSON"), (b"{", "is not JSON"), (b"\xff", "is not UTF-8"),
+     (b"[" * 100_000, "nested more than 32 levels"), (b"[]", "is not a result"),
+     (b"3", "is not a result"), (b"9" * 5000, "holds a number that is too long"),
+     (b'{"specx_profile": 1}', "is not a result")],
 )  # fmt: skip
 def test_what_is_no_result_is_refused_in_a_line(tmp_path: Path, content: bytes, words: str) -> None:
     (tmp_path / "a.json").write_bytes(content)
@@ -169,5 +198,5 @@ def test_what_is_no_result_is_refused_in_a_line(tmp_path: Path, content: bytes, 
 
 def test_what_cannot_be_read_is_named(tmp_path: Path) -> None:
     for path in (tmp_path / "none.json", tmp_path):
-        with pytest.raises(UsageError, match=f"cannot read {path}: "):
+        with pytest.raises(UsageError, match=f"cannot read the results from .{path}.: "):
             read_results(path)

@@ -261,7 +261,7 @@ def test_a_trace_that_fails_costs_nothing_that_was_measured(
         (["--load", "a.json"], "leave out --trace or --load"),
         (["-o", "./t.jsonl"], "--trace t.jsonl is the file that -o t.jsonl writes"),
         (["--trace", "no/t.jsonl"], "cannot write the trace to no/t.jsonl"),
-        (["--gamma", "x"], "--gamma x is no list"),
+        (["--gamma", "x"], "--gamma x is not a list"),
     ],
 )
 def test_what_cannot_be_traced_is_refused_before_anything_is_loaded(

@@ -22,7 +22,7 @@ from specx.errors import UsageError
     ],
 )
 def test_whole_numbers(text: str, values: list[int]) -> None:
-    assert whole_numbers("--gamma", text) == values
+    assert whole_numbers("--gamma", text, 10) == values
 
 
 @pytest.mark.parametrize(
@@ -38,19 +38,49 @@ def test_numbers(text: str, values: list[float]) -> None:
     assert numbers("--temp", text) == values
 
 
-BAD = ["", "x", "2,,4", "-1", "1.5", "8-2", "8-7", "1-8+0", "1-9999999", "1-", "9" * 400 + "-0+3"]
+BAD = [
+    "",
+    "x",
+    "2,,4",
+    "-1",
+    "1.5",
+    "8-2",
+    "8-7",
+    "1-8+0",
+    "1-9999999",
+    "1-",
+    "9" * 400 + "-0+3",
+    "9" * 5000,
+    "²",
+    "٢",
+    "1_0",
+    "1-²",
+    "2,²",
+]
 
 
 @pytest.mark.parametrize("text", BAD)
 def test_bad_whole_numbers_are_named(text: str) -> None:
-    with pytest.raises(UsageError, match="--gamma .*is no list of numbers; write 2,4,8"):
-        whole_numbers("--gamma", text)
+    with pytest.raises(
+        UsageError, match="--gamma .*is not a list of numbers; write 2,4,8"
+    ) as raised:
+        whole_numbers("--gamma", text, 10)
+    assert len(str(raised.value)) < 200
 
 
 @pytest.mark.parametrize("text", ["0.1-0.9", "nan", "inf", "-0.5", "1.2.3-4+1", "0-" + "9" * 400])
 def test_bad_numbers_are_named(text: str) -> None:
-    with pytest.raises(UsageError, match="--temp .*is no list of numbers"):
+    with pytest.raises(UsageError, match="--temp .*is not a list of numbers"):
         numbers("--temp", text)
+
+
+@pytest.mark.parametrize("text", ["11", "4294967296", "9" * 400, "2,11", "8-11", "1-99+98"])
+def test_a_number_above_the_limit_is_refused(text: str) -> None:
+    with pytest.raises(
+        UsageError, match="--gamma .* has a number above 10, which is the"
+    ) as raised:
+        whole_numbers("--gamma", text, 10)
+    assert len(str(raised.value)) < 200
 
 
 def test_an_overflow_is_no_traceback() -> None:

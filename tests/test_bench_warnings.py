@@ -104,6 +104,15 @@ def test_a_verifier_whose_repetitions_differ_is_unstable() -> None:
     assert texts(results(rates=(10.0, 11.0))) == []  # 1.0 / 10.5
 
 
+def test_an_end_token_is_a_pass_and_no_sign_of_an_unstable_clock() -> None:
+    found = results()
+    for number, each in enumerate(found.runs[arm()]):
+        tokens = 3 + 9 * (number % 2)  # and one pass more, for the end
+        each.tally.n_tokens, each.tally.rounds = tokens, tokens + 1
+        each.tally.total = 0.5 * (tokens + 1)
+    assert texts(found) == []
+
+
 def test_speculation_may_vary_with_what_is_accepted() -> None:
     found = results()
     found.runs[arm(4)] = [run(each.prompt, each.repetition, 5.0 + 9 * each.repetition, 8, 6)

@@ -233,7 +233,11 @@ def test_tokenizers_that_differ_are_refused_in_one_line(
 
 
 def test_a_file_that_is_no_comparison_is_refused(tmp_path: Path) -> None:
-    for text, line in (("{", "is not JSON"), ("[]", "is no result of"), ("{}", "is no result of")):
+    for text, line in (
+        ("{", "is not JSON"),
+        ("[]", "is not a result of"),
+        ("{}", "is not a result of"),
+    ):
         file = tmp_path / "x.json"
         file.write_text(text)
         with pytest.raises(UsageError, match=line):

@@ -11,11 +11,13 @@ import pytest
 from specx.compare.agreement import (
     Agreement,
     Forced,
+    _kl,
     agreement_along,
     binned,
     means,
     total_variation,
 )
+from specx.errors import LogitsError
 from specx.sampling import Distribution, SamplingParams
 from specx.vocabulary import verifier_mask
 from specx_backends.toy import Toy, ToyTable
@@ -141,3 +143,18 @@ def test_bins_hold_every_position_once() -> None:
     assert parts[0]["top1"] == pytest.approx(0.5)
     assert parts[1]["total_variation"] == pytest.approx((3 * 0.1 + 0.3) / 4)
     assert means([long, short])["positions"] == 14
+
+
+def test_logits_that_are_no_numbers_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("specx.compare.agreement._log_softmax", lambda row, t: np.full(3, np.nan))
+    with pytest.raises(
+        LogitsError, match="toy:table and toy:table at position 2 hold NaN or infin"
+    ):
+        agreement_along(forced(A), forced(A), TEXT, N_PROMPT, PLAIN)
+
+
+def test_a_probability_too_small_for_float64_is_still_ruled_out() -> None:
+    one = np.array([0, -4000], dtype=np.float32)
+    other = np.array([0, -np.inf], dtype=np.float32)
+    assert _kl(one, other, PLAIN) == math.inf
+    assert _kl(other, one, PLAIN) == 0

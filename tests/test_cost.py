@@ -177,19 +177,23 @@ def _set(*path: str, value: Any) -> Callable[[dict[str, Any]], None]:
     ("damage", "words"),
     [
         (_set("specx_profile", value=2), "format 2"),
-        (_set("verifier", value=None), "is not a profile"),
-        (_set("verifier", value=[1]), "is not a profile"),
-        (_set("core", value=-1), "core must be 0 or more"),
-        (_set("core", value=float("nan")), "core must be 0 or more"),
-        (_set("drafter", "widths", value=[1]), "differ in length"),
+        (_set("verifier", value=None), "field verifier is null: expected object"),
+        (_set("verifier", value=[1]), "field verifier: expected object, got array"),
+        (_set("core", value=-1), "field core is -1: expected float >="),
+        (_set("core", value=float("nan")), "field core is NaN: expected a finite number"),
+        (_set("core", value=True), "field core is true: expected float, got bool"),
+        (_set("drafter", "widths", value=[1]), "field drafter.seconds: 2 values of 1 widths"),
+        (_set("drafter", "widths", value=[]), "drafter.widths: widths must rise from 1"),
         (_set("verifier", "widths", value=[1, 3, 2]), "widths must rise from 1"),
         (_set("verifier", "widths", value=[2, 3, 4]), "widths must rise from 1"),
-        (_set("verifier", "widths", value=[1, 2.5, 3]), "whole numbers"),
-        (_set("verifier", "widths", value=["1", "2", "3"]), "is not a profile"),
-        (_set("verifier", "seconds", value=[1, -2, 3]), "seconds must be positive"),
-        (_set("verifier", "low", value=[1, float("nan"), 3]), "seconds must be positive"),
-        (_set("verifier", "high", value=[1, None, 3]), "is not a profile"),
-        (_set("verifier", "more", value=1), "more"),
+        (
+            _set("verifier", "widths", value=[1, 2.5, 3]),
+            r"verifier.widths\[1\] is 2.5: expected int",
+        ),
+        (_set("verifier", "widths", value=["1", "2", "3"]), r"verifier.widths\[0\] is \"1\""),
+        (_set("verifier", "seconds", value=[1, -2, 3]), r"verifier.seconds\[1\] is -2"),
+        (_set("verifier", "low", value=[1, float("nan"), 3]), r"low\[1\] is NaN"),
+        (_set("verifier", "high", value=[1, None, 3]), r"verifier.high\[1\] is null"),
     ],
 )
 def test_damaged_profiles_are_refused_in_a_line(
@@ -206,8 +210,9 @@ def test_damaged_profiles_are_refused_in_a_line(
 
 @pytest.mark.parametrize(
     ("content", "words"),
-    [(b"{", "is not JSON"), (b"\xff", "is not JSON"), (b"[" * 100_000, "is not JSON"),
-     (b"[]", "is not a profile"), (b"{}", "specx_profile")],
+    [(b"{", "is not JSON"), (b"\xff", "is not UTF-8"),
+     (b"[" * 100_000, "nested more than 32"), (b"[]", "is not a profile"),
+     (b"{}", "is not a profile"), (b'{"specx_profile": 1}', "missing required field core")],
 )  # fmt: skip
 def test_what_is_no_profile_is_refused(tmp_path: Path, content: bytes, words: str) -> None:
     (tmp_path / "p.json").write_bytes(content)

@@ -16,7 +16,7 @@ LEVELS = [
     level.split()
     for level in (
         "errors fatal interrupts",
-        "backend inputs",
+        "backend codec inputs",
         "acceptance chat chisquare cost machine memory metadata models output results sampling "
         "streams suites text uncached vocabulary",
         "accepting drafting lookup schedule",

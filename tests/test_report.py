@@ -198,7 +198,7 @@ def test_the_command_writes_one_page(specx_report: Any, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("args", "words"),
     [
-        (["none.jsonl"], "cannot read the trace none.jsonl"),
+        (["none.jsonl"], "cannot read the trace from 'none.jsonl'"),
         (["a.jsonl", "-o", "missing/page.html"], "cannot write -o missing/page.html"),
     ],
 )

@@ -270,10 +270,17 @@ def test_a_replay_elsewhere_is_refused() -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("gamma", "line 1 is no round"),
-        (json.dumps({"length": 1, "drafter": "model", "gamma": -1}), "line 1 is no round"),
-        (json.dumps({"length": 1, "gamma": 1}), "line 1 is no round"),
-        (json.dumps({"length": "x", "drafter": "model", "gamma": 1}), "line 1 is no round"),
+        ("gamma", "line 1 is not JSON"),
+        (json.dumps({"length": 1, "drafter": "model", "gamma": -1}), "field gamma is -1"),
+        (json.dumps({"length": 1, "drafter": "model", "gamma": 1025}), "field gamma is 1025"),
+        (json.dumps({"length": 1, "drafter": "model", "gamma": True}), "field gamma is true"),
+        (json.dumps({"length": 1, "gamma": 1}), "line 1: object missing required field drafter"),
+        (json.dumps({"length": "x", "drafter": "model", "gamma": 1}), 'field length is "x"'),
+        ("[" * 10_000, "line 1 is nested more than 32 levels"),
+        (
+            json.dumps({"length": 1, "drafter": "model", "gamma": 1, "restarted": 2}),
+            "field restarted: 2 is beyond the text of 1 tokens",
+        ),
     ],
 )
 def test_what_is_no_trace_is_named(tmp_path: Path, text: str, words: str) -> None:
@@ -281,7 +288,7 @@ def test_what_is_no_trace_is_named(tmp_path: Path, text: str, words: str) -> Non
     path.write_text(text + "\n")
     with pytest.raises(UsageError, match=words):
         read_steps(path)
-    with pytest.raises(UsageError, match="cannot read the gamma trace .*No such file"):
+    with pytest.raises(UsageError, match="cannot read the gamma trace .*no such file"):
         read_steps(tmp_path / "none")
 
 

@@ -323,13 +323,13 @@ def test_a_torn_last_line_is_passed_over(tmp_path: Path) -> None:
     ("content", "words"),
     [
         ("", "holds no generation"),
-        ("hello\nworld\n", "line 1 of .* is no JSON"),
-        ('{"a": 1}\n', "line 1 of .* is no line of a trace"),
-        ("[1]\n", "line 1 of .* is no JSON object"),
-        ('{"kind": "summary"}\n', "line 1 of .* is no line of a trace.*missing"),
+        ("hello\nworld\n", "a.jsonl, line 1 is not JSON"),
+        ('{"a": 1}\n', "line 1: field kind: null is not one of file, header, round"),
+        ("[1]\n", "line 1: expected an object, got .1."),
+        ('{"kind": "summary"}\n', "line 1: object missing required field n_tokens"),
         (
             '{"kind": "file", "schema": 9, "specx": "7.0", "created": "", "argv": []}\n',
-            "specx 7.0 in schema 9; this one reads schema 1",
+            'specx "7.0" in schema 9; this one reads schema 1',
         ),
     ],
 )
@@ -339,8 +339,69 @@ def test_what_is_no_trace_is_refused(content: str, words: str, tmp_path: Path) -
         read_traces(tmp_path / "a.jsonl")
 
 
+@pytest.mark.parametrize(
+    ("way", "value", "words"),
+    [
+        (("n_accepted",), None, "field n_accepted is null: expected int"),
+        (("n_accepted",), True, "field n_accepted is true: expected int, got bool"),
+        (("n_accepted",), 9, "n_accepted is 9, and 3 tokens were drafted"),
+        (("gamma",), 2, "gamma is 2, and 3 tokens were drafted"),
+        (("position",), -1, "field position is -1: expected int >= 0"),
+        (("emitted", 0, "piece"), 5, r"field emitted\[0\].piece is 5: expected str, got int"),
+        (("emitted", 0, "origin"), "lucky", r"field emitted\[0\].origin is \"lucky\": invalid"),
+        (("emitted", 0, "origin"), "plain", r"emitted\[0\].origin is 'plain', and"),
+        (("draft", 0, "uniform"), [0.5], r"field draft\[0\].uniform: expected float, got array"),
+        (
+            ("draft", 1, "target_prob"),
+            1.5,
+            r"field draft\[1\].target_prob is 1.5: expected float <=",
+        ),
+        (("draft", 0, "draft_prob"), 0, r"field draft\[0\].draft_prob is 0: expected float > 0"),
+        (("draft", 0, "overlap"), float("nan"), r"draft\[0\].overlap is NaN: expected a finite"),
+        (("times", "draft"), float("inf"), "field times.draft is Infinity: expected a finite"),
+        (("times",), {"draft": 1.0}, "field times: object missing required field verify"),
+        (("expected", "token"), None, r"field expected\[...\]: expected float, got null"),
+        (("last", "target"), 3, "field last.target is 3: expected object"),
+    ],
+)
+def test_a_field_of_another_type_is_named_at_reading(
+    way: tuple[str | int, ...], value: object, words: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "a.jsonl"
+    generate(toy_pair(), path, SETTINGS[0])
+    whole = lines(path)
+    at = next(i for i, line in enumerate(whole) if line.get("n_accepted") and line["gamma"] == 3)
+    held: Any = whole[at]
+    for key in way[:-1]:
+        held = held[key]
+    held[way[-1]] = value
+    path.write_text("".join(json.dumps(line) + "\n" for line in whole))
+    with pytest.raises(UsageError, match=words) as raised:
+        read_traces(path)
+    assert str(raised.value).startswith(f"{path}, line {at + 1}: ")
+
+
+def test_a_trace_nested_without_end_is_refused_in_a_line(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    generate(toy_pair(), path, SETTINGS[0])
+    for depth in (40, 100_000):
+        deep = "[" * depth + "]" * depth
+        text = path.read_text().replace('"labels": {}', f'"labels": {{"x": {deep}}}')
+        (tmp_path / "deep.jsonl").write_text(text)
+        with pytest.raises(UsageError, match="line 2 is nested more than 32 levels deep"):
+            read_traces(tmp_path / "deep.jsonl")
+
+
+def test_what_a_later_specx_may_add_to_a_line_is_passed_over(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    generate(toy_pair(), path, SETTINGS[0])
+    before = read_trace(path)
+    path.write_text("".join(json.dumps({**line, "more": [1]}) + "\n" for line in lines(path)))
+    assert read_trace(path) == before
+
+
 def test_a_missing_trace_is_named(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="cannot read the trace .*none.jsonl: No such file"):
+    with pytest.raises(UsageError, match="cannot read the trace from .*none.jsonl': no such file"):
         read_traces(tmp_path / "none.jsonl")
 
 
@@ -349,7 +410,7 @@ def test_a_broken_line_before_the_last_is_an_error(tmp_path: Path) -> None:
     data = (tmp_path / "a.jsonl").read_bytes().split(b"\n")
     data[3] = data[3][:50]
     (tmp_path / "a.jsonl").write_bytes(b"\n".join(data))
-    with pytest.raises(UsageError, match="line 4 of"):
+    with pytest.raises(UsageError, match="line 4 is not JSON"):
         read_trace(tmp_path / "a.jsonl")
 
 

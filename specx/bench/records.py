@@ -2,21 +2,32 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 from specx.bench.profiling import Samples
-from specx.cost import Profile, profile_from, profile_record
+from specx.codec import (
+    Count,
+    Gamma,
+    Number,
+    Seconds,
+    convert,
+    read_json,
+    refuse,
+    require_all,
+    shortened,
+)
+from specx.cost import Profile, ProfileRecord, Width, profile_record
 from specx.decoding import Times
 from specx.errors import UsageError
 from specx.sampling import SamplingParams
-from specx.stats import COUNTS, Tally
+from specx.stats import Tally
 
 __all__ = ["Arm", "Results", "Run", "read_results", "results_record"]
 
 FORMAT = 1
+REMEDY = "specx bench -o FILE.json writes a result"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,11 +36,11 @@ class Arm:
 
     backend: str
     draft_backend: str
-    temperature: float
-    top_k: int
-    top_p: float
-    min_p: float
-    gamma: int
+    temperature: Number
+    top_k: Count
+    top_p: Number
+    min_p: Number
+    gamma: Gamma
     rule: str
     cached: bool = True
 
@@ -58,10 +69,10 @@ class Run:
     prompt: str
     """The prompt's id."""
     kind: str
-    repetition: int
-    seed: int
-    n_prompt: int
-    prefill_s: float
+    repetition: Count
+    seed: Count
+    n_prompt: Count
+    prefill_s: Seconds
     stop_reason: str
     tally: Tally
 
@@ -126,81 +137,98 @@ def results_record(results: Results, arms: list[dict[str, Any]]) -> dict[str, An
     }
 
 
+class _Warning(TypedDict):
+    text: str
+    remedy: str
+
+
+class _Provenance(TypedDict, total=False):
+    """What is asked of a provenance later on; it holds more."""
+
+    peak_memory_mib: Count
+    models: dict[str, dict[str, Any]]
+    sweep: dict[str, Any]
+
+
+@dataclass
+class _Arm:
+    settings: Arm
+    runs: list[Run]
+
+
+@dataclass
+class _File:
+    n: Count
+    planned: Count
+    arms: list[_Arm]
+    profiles: dict[str, ProfileRecord]
+    timings: dict[str, dict[str, dict[Width, list[Seconds]]]]
+    provenance: _Provenance
+    warnings: list[_Warning]
+
+
 def read_results(path: Path) -> Results:
     """Read a JSON file of `specx bench`.
 
     Raises
     ------
     UsageError
-        If it cannot be read or is none.
+        If it cannot be read or is none; the line names the field.
     """
-    try:
-        record = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise UsageError(f"cannot read {path}: {error.strerror}") from error
-    except (ValueError, RecursionError) as error:
-        raise UsageError(f"{path} is not JSON: {error}") from error
-    try:
-        if record["specx_bench"] != FORMAT:
-            raise UsageError(
-                f"{path} has format {record['specx_bench']}; this specx reads {FORMAT}"
-            )
-        _need_numbers(record, "n", "planned")
-        return Results(
-            n=record["n"],
-            runs={
-                _arm(arm["settings"]): [_run(each) for each in arm["runs"]]
-                for arm in record["arms"]
-            },
-            profiles={key: profile_from(each) for key, each in record["profiles"].items()},
-            timings={key: _samples(each) for key, each in record["timings"].items()},
-            provenance=dict(record["provenance"]),
-            warnings=[{key: str(w[key]) for key in ("text", "remedy")} for w in record["warnings"]],
-            planned=record["planned"],
-        )
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise UsageError(
-            f"{path} is no result of specx bench ({error!r}); make one: specx bench -o {path}"
-        ) from error
+    record, place = read_json(path, "the results", REMEDY), str(path)
+    if not isinstance(record, dict) or "specx_bench" not in record:
+        raise UsageError(f"{path} is not a result of specx bench; {REMEDY}")
+    if record["specx_bench"] != FORMAT:
+        shown = shortened(record["specx_bench"])
+        raise UsageError(f"{path} has format {shown}; this specx reads {FORMAT}")
+    found = convert(record, _File, place, REMEDY)
+    return Results(
+        n=found.n,
+        runs=_runs(found.arms, record["arms"], place),
+        profiles={
+            key: each.profile(f"{path}: profile {shortened(key)}", REMEDY)
+            for key, each in found.profiles.items()
+        },
+        timings=found.timings,
+        provenance=record["provenance"],
+        warnings=[{"text": each["text"], "remedy": each["remedy"]} for each in found.warnings],
+        planned=found.planned,
+    )
 
 
-def _samples(record: dict[str, dict[str, list[float]]]) -> Samples:
-    return {
-        role: {int(width): seconds for width, seconds in timed.items()}
-        for role, timed in record.items()
-    }
+def _runs(arms: list[_Arm], given: list[Any], place: str) -> dict[Arm, list[Run]]:
+    """By arm; `given` is what `arms` were made of."""
+    runs: dict[Arm, list[Run]] = {}
+    for number, arm in enumerate(arms):
+        field = f"arms[{number}]"
+        if arm.settings in runs:
+            refuse(place, f"{field}.settings", "an arm before it has the same", REMEDY)
+        try:
+            _ = arm.settings.sampling
+        except UsageError as error:
+            refuse(place, f"{field}.settings", str(error), REMEDY)
+        for turn, run in enumerate(arm.runs):
+            way, tally = f"{field}.runs[{turn}].tally", given[number]["runs"][turn]["tally"]
+            require_all(tally, Tally, place, way, REMEDY)
+            require_all(tally["times"], Times, place, f"{way}.times", REMEDY)
+            _check_tally(run.tally, way, place)
+        runs[arm.settings] = arm.runs
+    return runs
+
+
+def _check_tally(tally: Tally, field: str, place: str) -> None:
+    """What its rates divide by is there where something was counted."""
+    if tally.proposed and not tally.rounds:
+        refuse(place, f"{field}.rounds", f"0, and {tally.proposed} tokens proposed", REMEDY)
+    for name, most in (("accepted", tally.tested), ("tested", tally.proposed)):
+        if getattr(tally, name) > most:
+            refuse(place, f"{field}.{name}", f"{getattr(tally, name)} of {most}", REMEDY)
+    for i, (tested, accepted) in enumerate(tally.by_position):
+        if accepted > tested or not tested:
+            refuse(place, f"{field}.by_position[{i}]", f"{accepted} of {tested} accepted", REMEDY)
 
 
 def _run_record(run: Run) -> dict[str, Any]:
     record = asdict(run)
     record["tally"].pop("_last_was_full")
     return record
-
-
-def _arm(record: dict[str, Any]) -> Arm:
-    _need_numbers(record, "temperature", "top_k", "top_p", "min_p", "gamma")
-    return Arm(**record)
-
-
-def _run(record: dict[str, Any]) -> Run:
-    _need_numbers(record, "repetition", "seed", "n_prompt", "prefill_s")
-    return Run(**{**record, "tally": _tally(record["tally"])})
-
-
-def _tally(record: dict[str, Any]) -> Tally:
-    _need_numbers(record, *COUNTS)
-    _need_numbers(record["times"], *vars(Times()))
-    parts: dict[str, Any] = {
-        "times": Times(**record["times"]),
-        "expected": {rule: float(tokens) for rule, tokens in record["expected"].items()},
-        "by_position": [[int(tested), int(kept)] for tested, kept in record["by_position"]],
-        "lengths": {int(accepted): int(n) for accepted, n in record["lengths"].items()},
-    }
-    return Tally(**{**record, **parts})
-
-
-def _need_numbers(record: dict[str, Any], *names: str) -> None:
-    """What is read here is counted with later, where nobody expects a damaged file."""
-    for name in names:
-        if not isinstance(record[name], int | float):
-            raise TypeError(f"{name} is {record[name]!r}")

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
+
+from specx.codec import to_json
 
 __all__ = [
     "FORMATS",
@@ -140,7 +141,7 @@ def as_markdown(record: Record) -> str:
     tables = (speed_rows(arms), time_rows(arms), kind_rows(arms))
     parts = [markdown_table(rows) for rows in tables if rows]
     parts += [f"- {w['text']}; {w['remedy']}" for w in record["warnings"]]
-    provenance = json.dumps(record["provenance"], indent=1, ensure_ascii=False)
+    provenance = to_json(record["provenance"], indent=1)
     return "\n\n".join([*parts, f"```json\n{provenance}\n```"]) + "\n"
 
 
@@ -172,7 +173,7 @@ def _flat(arm: Record) -> dict[str, Any]:
         if key == "time":
             flat |= {f"{part}_s": seconds for part, seconds in value.items()}
         elif key not in ("settings", "runs"):
-            flat[key] = json.dumps(value) if isinstance(value, list | dict) else value
+            flat[key] = to_json(value) if isinstance(value, list | dict) else value
     return flat
 
 
@@ -182,11 +183,11 @@ def as_jsonl(record: Record) -> str:
         {**{k: v for k, v in arm.items() if k != "runs"}, "provenance": record["provenance"]}
         for arm in record["arms"]
     ]
-    return "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
+    return "".join(to_json(line) + "\n" for line in lines)
 
 
 def _as_json(record: Record) -> str:
-    return json.dumps(record, ensure_ascii=False) + "\n"
+    return to_json(record) + "\n"
 
 
 FORMATS: dict[str, Callable[[Record], str]] = {

@@ -69,8 +69,9 @@ def _by_kind(arm: Arm, runs: Sequence[Run], plain: Sequence[Run]) -> dict[str, d
 
 def _kind(arm: Arm, runs: Sequence[Run], plain: Sequence[Run]) -> dict[str, Any]:
     tally = merged([run.tally for run in runs])
+    rates = [run.tok_s for run in runs if run.tok_s]
     return {
-        "tok_s": median(run.tok_s for run in runs),
+        "tok_s": median(rates) if rates else None,
         **_speedups(median_speedup(paired_ratios(runs, plain)) if arm.gamma else None),
         "alpha": tally.alpha,
         "kept": tally.kept,

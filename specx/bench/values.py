@@ -13,13 +13,18 @@ __all__ = ["choices", "numbers", "whole_numbers"]
 
 RANGE = re.compile(r"(?P<first>[\d.]+)-(?P<last>[\d.]+)(?:\+(?P<step>[\d.]+))?")
 MOST = 1000
+"""Numbers of a range."""
+SHOWN = 60
 
 Number = TypeVar("Number", int, float)
 
 
-def whole_numbers(option: str, text: str) -> list[int]:
-    """Whole numbers from 0 on, in the order given, each once."""
-    return _values(option, text, int)
+def whole_numbers(option: str, text: str, most: int) -> list[int]:
+    """Whole numbers from 0 to `most`, in the order given, each once."""
+    found = _values(option, text, int)
+    if max(found) > most:
+        raise UsageError(f"{option} {_cut(text)} has a number above {most}, which is the limit")
+    return found
 
 
 def numbers(option: str, text: str) -> list[float]:
@@ -41,12 +46,18 @@ def _values(option: str, text: str, kind: Callable[[str], Number]) -> list[Numbe
         found = [value for part in text.split(",") for value in _part(part.strip(), kind)]
     except (ValueError, OverflowError):
         raise UsageError(
-            f"{option} {text} is no list of numbers; write 2,4,8 or 1-8 or 2-10+4"
+            f"{option} {_cut(text)} is not a list of numbers; write 2,4,8 or 1-8 or 2-10+4"
         ) from None
     return list(dict.fromkeys(found))
 
 
+def _cut(text: str) -> str:
+    return text if len(text) <= SHOWN else f"{text[:SHOWN]}..."
+
+
 def _part(part: str, kind: Callable[[str], Number]) -> list[Number]:
+    if not part.isascii() or "_" in part:  # Python reads other scripts' digits, and 1_000
+        raise ValueError
     matched = RANGE.fullmatch(part)
     if matched is None:
         value = kind(part)

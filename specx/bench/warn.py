@@ -48,11 +48,16 @@ def _unstable(results: Results) -> Found:
 
 
 def _spread(runs: Sequence[Run]) -> float:
-    """(most - least) / median of a prompt's repetitions; the median over prompts."""
-    rates: dict[str, list[float]] = {}
+    """(most - least) / median of a prompt's repetitions; the median over prompts.
+
+    Of seconds per pass: an end token takes a pass and is no token of the text, so that a short run
+    has fewer tokens per second on the steadiest of machines.
+    """
+    passes: dict[str, list[float]] = {}
     for run in runs:
-        rates.setdefault(run.prompt, []).append(run.tok_s)
-    spreads = [(max(r) - min(r)) / median(r) for r in rates.values() if len(r) > 1 and median(r)]
+        if run.tally.rounds and run.tally.total > 0:
+            passes.setdefault(run.prompt, []).append(run.tally.total / run.tally.rounds)
+    spreads = [(max(s) - min(s)) / median(s) for s in passes.values() if len(s) > 1]
     return median(spreads) if spreads else 0.0
 
 

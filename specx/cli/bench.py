@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 import zlib
 from collections.abc import Callable, Iterator, Mapping
@@ -44,6 +43,7 @@ from specx.cli.options import (
 )
 from specx.cli.progress import Progress
 from specx.cli.tables import print_comparison, print_results
+from specx.codec import MOST_GAMMA, to_json
 from specx.errors import SpecxError, UsageError
 from specx.interrupts import held
 from specx.machine import Watch, peak_memory_mib, provenance
@@ -146,7 +146,7 @@ def _show(files: list[Path], given: dict[str, Any]) -> int:
         raise UsageError(f"-o {given['output']} is for what is measured; leave out -o or --load")
     records = {str(file): _record(read_results(file)) for file in files}
     if given["as_json"]:
-        click.echo(json.dumps(records, ensure_ascii=False))
+        click.echo(to_json(records))
         return 0
     for file, record in records.items():
         click.echo(f"{file}\n")
@@ -233,7 +233,7 @@ class _Sweep:
 
     def _print(self, record: dict[str, Any]) -> None:
         if self.given["as_json"]:
-            click.echo(json.dumps(record, ensure_ascii=False))
+            click.echo(to_json(record))
         elif not self.results.n_done:
             click.echo("specx: interrupted before every arm had run once", err=True)
         else:
@@ -299,7 +299,7 @@ def _plan(given: dict[str, Any]) -> Plan:
 
 def _arms(given: dict[str, Any]) -> list[Arm]:
     """Each sampler's baseline before the arms that are measured against it."""
-    gammas = [gamma for gamma in whole_numbers("--gamma", given["gamma"]) if gamma]
+    gammas = [gamma for gamma in whole_numbers("--gamma", given["gamma"], MOST_GAMMA) if gamma]
     backends = choices("--backend", given["backend"], installed_backends())
     rules = choices("--rule", given["rule"], list(RULES))
     caches = [True] * (given["cache"] or not given["no_cache"]) + [False] * given["no_cache"]
@@ -371,5 +371,5 @@ def _difference(before: Any, now: Any) -> str:
     """The first entries that differ, where these are lists."""
     if isinstance(before, list) and isinstance(now, list):
         pairs = zip_longest(before, now, fillvalue="none")
-        before, now = next(pair for pair in pairs if pair[0] != pair[1])
+        before, now = next((pair for pair in pairs if pair[0] != pair[1]), (before, now))
     return f"{before}, now {now}"

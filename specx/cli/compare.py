@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 from typing import Any
@@ -27,6 +26,7 @@ from specx.cli.options import (
 from specx.cli.progress import Progress
 from specx.cli.systems import load_both, plan_both, traits_of
 from specx.cli.tables import print_rows
+from specx.codec import MOST_GAMMA, to_json
 from specx.compare import (
     Comparison,
     System,
@@ -61,7 +61,7 @@ AGAINST = [
 DRAFTING = [
     click.option(
         "--gamma",
-        type=click.IntRange(min=1),
+        type=click.IntRange(1, MOST_GAMMA),
         default=4,
         show_default=True,
         help="Tokens to propose in a round.",
@@ -238,7 +238,7 @@ class _Comparing:
         """Prints first: a disk that filled up meanwhile does not cost the results."""
         as_json = self.given["as_json"]
         if as_json:
-            click.echo(json.dumps(record, ensure_ascii=False))
+            click.echo(to_json(record))
         else:
             _print(record)
         if self.output is not None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import click
@@ -16,6 +15,7 @@ from specx.bench.values import whole_numbers
 from specx.cli.load import load_pair, plan_sides
 from specx.cli.options import chat_options
 from specx.cli.progress import Progress
+from specx.codec import to_json
 from specx.cost import Curve, Profile, profile_record
 from specx.errors import UsageError
 from specx.output import OutputFile
@@ -26,11 +26,13 @@ __all__ = ["measure_curves"]
 CONTEXT = 256
 REPEATS = 5
 BAR = 36
+MOST_WIDTH = 4096
+"""Tokens of a pass: beyond any draft, and still a time that one waits for."""
 
 
 def measure_curves(given: dict[str, Any], output: OutputFile | None, progress: Progress) -> int:
     """Measure, print and write a pair's profile."""
-    widths = whole_numbers("--widths", given["widths"])
+    widths = whole_numbers("--widths", given["widths"], MOST_WIDTH)
     if not widths or min(widths) < 1:
         raise UsageError(f"--widths {given['widths']} must begin at 1 or more")
     widths = sorted({1, 2, *widths})
@@ -49,14 +51,14 @@ def measure_curves(given: dict[str, Any], output: OutputFile | None, progress: P
             profile = profile_pair(pair, text, CONTEXT, widths, REPEATS, report=report)
     _print(profile, given["as_json"])
     if output is not None:  # last, so that a disk that filled up does not cost the figures
-        output.write(json.dumps(profile_record(profile), indent=1) + "\n")
+        output.write(to_json(profile_record(profile), indent=1) + "\n")
     return 0
 
 
 def _print(profile: Profile, as_json: bool) -> None:
     if as_json:
         record = {**profile_record(profile), "words": explain(profile)}
-        click.echo(json.dumps(record, ensure_ascii=False))
+        click.echo(to_json(record))
         return
     console = Console(highlight=False, markup=False)
     for role, curve in profile.curves().items():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any, Literal
 import click
 
 from specx.cli.files import InputFile, OutputPath
+from specx.codec import MOST_GAMMA, shortened
 from specx.cost import Profile, read_profile
 from specx.errors import UsageError
 from specx.output import OutputFile
@@ -30,9 +32,11 @@ def _gamma(
 ) -> int | Literal["auto"] | None:
     if value is None or value == "auto":
         return value  # type: ignore[return-value]
-    if not value.isdigit():
-        raise click.BadParameter(f"{value} is neither auto nor a whole number, 0 or more")
-    return int(value)
+    if not re.fullmatch(r"0*[0-9]{1,4}", value) or int(value[-4:]) > MOST_GAMMA:
+        raise click.BadParameter(
+            f"{shortened(value)} is neither auto nor a whole number from 0 to {MOST_GAMMA}"
+        )
+    return int(value[-4:])
 
 
 SHARE = click.FloatRange(0, 1)

@@ -24,6 +24,7 @@ from specx.report import (
     title_of,
 )
 from specx.report.figures import length_rows
+from specx.text import visible
 from specx.trace import Trace, read_traces
 
 __all__ = ["report"]
@@ -77,9 +78,9 @@ def _print_lines(rows: Sequence[Sequence[str]]) -> None:
 def _print_footers(traces: Iterable[Trace]) -> None:
     for trace in traces:
         tally = trace.tally()
-        click.echo(f"{trace.path}: {title_of(trace)}")
+        click.echo(f"{trace.path}: {visible(title_of(trace))}")
         for line in footer(result_of(trace), tally, len(trace.header.prompt_ids)):
-            click.echo(line)
+            click.echo(visible(line))
         click.echo()
         if tally.by_position:
             print_rows(

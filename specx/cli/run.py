@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from contextlib import ExitStack
 from dataclasses import asdict
@@ -22,6 +21,7 @@ from specx.cli.prompt import from_argument, from_file, from_input
 from specx.cli.show import Writer, footer, legend, wants_styles
 from specx.cli.streams import is_terminal
 from specx.cli.tracing import TRACE, Tracing
+from specx.codec import to_json
 from specx.errors import SpecxError, UsageError
 from specx.fatal import last_words
 from specx.interrupts import held
@@ -267,7 +267,7 @@ class _Generation:
     def _close(self) -> None:
         result = self._result()
         if self.given["as_json"]:
-            click.echo(json.dumps(result, ensure_ascii=False))
+            click.echo(to_json(result))
             return
         self.writer.end()
         if self.given["quiet"]:

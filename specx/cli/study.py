@@ -17,6 +17,7 @@ from specx.cli.load import load_pair, plan_sides
 from specx.cli.options import MODELS, RUNTIME, TEMPLATE, add_options, chat_options
 from specx.cli.progress import Progress
 from specx.cli.tables import print_rows
+from specx.codec import MOST_GAMMA
 from specx.errors import UsageError
 from specx.machine import provenance
 from specx.models import demo_pair
@@ -50,7 +51,7 @@ OPTIONS = [
         help="Keep a trace a prompt here; what is whole is not run again.",
     ),
     click.option("-n", "--predict", type=click.IntRange(min=1), default=64, show_default=True),
-    click.option("--gamma", type=click.IntRange(min=1), default=4, show_default=True),
+    click.option("--gamma", type=click.IntRange(1, MOST_GAMMA), default=4, show_default=True),
     click.option("--temp", type=float, default=1.0, show_default=True, help="Temperature."),
     click.option("--top-p", type=float, default=1.0, show_default=True, help="1 is off."),
     click.option("-s", "--seed", type=click.IntRange(0, 2**32 - 1), default=0, show_default=True),
@@ -104,8 +105,8 @@ def _read(files: Sequence[Path]) -> list[Trace]:
 
 def _run(given: dict[str, Any]) -> list[Trace]:
     plan = _plan(given)
-    if plan.missing():
-        _trace(plan, given)
+    plan.missing()  # what is of other settings is refused before anything is loaded
+    _trace(plan, given)  # loads the models, which tell whether what is there is theirs
     return list(traces_of(plan))
 
 

@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from specx.bench.render import kind_rows, label_of, speed_rows, time_rows
+from specx.text import visible
 
 __all__ = ["print_comparison", "print_results", "print_rows"]
 
@@ -29,7 +30,8 @@ def print_results(record: Mapping[str, Any]) -> None:
     if peak := record["provenance"].get("peak_memory_mib"):
         click.echo(f"peak memory: {peak:,} MiB, model files included\n")
     for warning in record["warnings"]:
-        click.echo(f"warning: {warning['text']}\n  remedy: {warning['remedy']}", err=True)
+        text, remedy = visible(warning["text"]), visible(warning["remedy"])
+        click.echo(f"warning: {text}\n  remedy: {remedy}", err=True)
 
 
 def print_comparison(records: Mapping[str, Mapping[str, Any]]) -> None:
@@ -58,6 +60,7 @@ def _key(arm: Mapping[str, Any]) -> tuple[tuple[str, Any], ...]:
 
 def print_rows(rows: list[list[str]]) -> None:
     """A table: a header and its rows."""
+    rows = [[visible(cell) for cell in row] for row in rows]  # a record may hold any kind of prompt
     console = Console(highlight=False, markup=False)  # a file's name may hold brackets
     if not console.is_terminal:
         console.width = WIDE

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from specx.backend import LogitsBackend
 from specx.decoding import prefill
+from specx.errors import LogitsError
 from specx.pair import PREFILL_SLICE
 from specx.sampling import Distribution, LogitsReader, SamplingParams
 from specx.vocabulary import readable
@@ -72,7 +73,14 @@ def agreement_along(
         logits_a, logits_b = _same_width(*both)
         found.top1.append(bool(logits_a.argmax() == logits_b.argmax()))
         found.total_variation.append(total_variation(one, other))
-        found.kl.append(_kl(logits_a, logits_b, params))
+        kl = _kl(logits_a, logits_b, params)
+        if math.isnan(kl):
+            names = f"{a.model.name} and {b.model.name}"
+            raise LogitsError(
+                f"the logits of {names} at position {n_prompt + place} hold NaN or infinity, so "
+                "their distributions cannot be compared; try --dtype float32"
+            )
+        found.kl.append(kl)
     return found
 
 
@@ -94,9 +102,11 @@ def _same_width(one: Row, other: Row) -> tuple[Row, Row]:
 def _kl(one: Row, other: Row, params: SamplingParams) -> float:
     temperature = 1.0 if params.greedy else params.temperature
     logs_a, logs_b = (_log_softmax(row, temperature) for row in (one, other))
-    held = logs_a > -np.inf
-    gaps = logs_a[held] - logs_b[held]
-    return max(0.0, float(np.exp(logs_a[held]) @ gaps))
+    held = ~(logs_a == -np.inf)  # NaN stays
+    if (logs_b[held] == -np.inf).any():
+        return math.inf  # even of a probability so small that float64 has it as 0
+    found = float(np.exp(logs_a[held]) @ (logs_a[held] - logs_b[held]))
+    return found if math.isnan(found) else max(0.0, found)
 
 
 def _log_softmax(row: Row, temperature: float) -> NDArray[np.float64]:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 from specx.bench.records import Results, results_record
@@ -14,15 +12,14 @@ from specx.bench.summary import summarise
 from specx.compare.agreement import Agreement, binned, means
 from specx.compare.findings import Findings, findings_of
 from specx.compare.names import Traits, differences
+from specx.compare.reading import FORMAT
 from specx.compare.run import Comparison
 from specx.compare.split import round_parts
 from specx.compare.words import verdict
 from specx.cost import profile_record
-from specx.errors import UsageError
 
-__all__ = ["comparison_record", "read_comparison"]
+__all__ = ["comparison_record"]
 
-FORMAT = 1
 BINS = 4
 
 
@@ -127,24 +124,3 @@ def _split(findings: Findings) -> dict[str, Any]:
 
 def _term(nats: float) -> dict[str, float]:
     return {"nats": nats, "factor": math.exp(nats)}
-
-
-def read_comparison(path: Path) -> dict[str, Any]:
-    """Read a JSON file of `specx compare`.
-
-    Raises
-    ------
-    UsageError
-        If it cannot be read or is none.
-    """
-    try:
-        record = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise UsageError(f"cannot read {path}: {error.strerror}") from error
-    except ValueError as error:
-        raise UsageError(f"{path} is not JSON: {error}") from error
-    if not isinstance(record, dict) or record.get("specx_compare") != FORMAT:
-        raise UsageError(
-            f"{path} is no result of this specx compare; make one: specx compare -o {path}"
-        )
-    return record

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from specx.bench.render import Rows, markdown_table
+from specx.codec import to_json
 from specx.cost import Curve, profile_from
 
 __all__ = ["FORMATS", "as_markdown", "headings", "tables"]
@@ -138,13 +138,13 @@ def as_markdown(record: Record, *, provenance: bool = True) -> str:
     parts.append(record["verdict"]["words"])
     parts += [f"- {w['text']}; {w['remedy']}" for w in record["warnings"]]
     if provenance:
-        facts = json.dumps(record["provenance"], indent=1, ensure_ascii=False)
+        facts = to_json(record["provenance"], indent=1)
         parts.append(f"```json\n{facts}\n```")
     return "\n\n".join(parts) + "\n"
 
 
 def _as_json(record: Record) -> str:
-    return json.dumps(record, ensure_ascii=False) + "\n"
+    return to_json(record) + "\n"
 
 
 FORMATS: dict[str, Callable[[Record], str]] = {".json": _as_json, ".md": as_markdown}

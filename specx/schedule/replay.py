@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -10,24 +9,27 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from specx.codec import Count, Gamma, convert, lines_of, parse, refuse, to_json
 from specx.drafting import Drafter
 from specx.errors import UsageError
 from specx.schedule.base import Outcome, Plan, Schedule
 
 __all__ = ["Replay", "Step", "Traced", "read_steps", "write_step"]
 
+REMEDY = "specx run --gamma-trace FILE writes one"
+
 
 @dataclass(frozen=True, kw_only=True)
 class Step:
     """One round's choice."""
 
-    length: int
+    length: Count
     """Tokens of the text when the round began."""
     drafter: str
-    gamma: int
+    gamma: Gamma
     """Tokens proposed."""
     reason: str = ""
-    restarted: int | None = None
+    restarted: Count | None = None
     """Where the drafter began to read anew, if it did."""
 
 
@@ -104,7 +106,7 @@ def _named(name: str, drafters: Sequence[Drafter]) -> Drafter:
 
 def write_step(step: Step) -> str:
     """One line of a trace."""
-    return json.dumps(asdict(step)) + "\n"
+    return to_json(asdict(step)) + "\n"
 
 
 def read_steps(path: Path) -> list[Step]:
@@ -115,23 +117,13 @@ def read_steps(path: Path) -> list[Step]:
     UsageError
         If the file cannot be read, or a line is no step.
     """
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except OSError as error:
-        raise UsageError(f"cannot read the gamma trace {path}: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        raise UsageError(f"{path} is no gamma trace; --gamma-trace writes one") from error
-    return [_step(path, number, line) for number, line in enumerate(lines, 1)]
+    lines = lines_of(path, "the gamma trace")
+    return [_step(f"{path}, line {number}", line) for number, line, _ in lines]
 
 
-def _step(path: Path, number: int, line: str) -> Step:
-    try:
-        step = Step(**json.loads(line))
-        whole = [step.length, step.gamma, 0 if step.restarted is None else step.restarted]
-        if not all(isinstance(n, int) and n >= 0 for n in whole):
-            raise ValueError("counts are whole numbers, 0 or more")
-    except (TypeError, ValueError) as error:
-        raise UsageError(
-            f"{path} line {number} is no round of a gamma trace ({error}); --gamma-trace writes one"
-        ) from error
+def _step(place: str, line: bytes) -> Step:
+    step = convert(parse(line, place, REMEDY), Step, place, REMEDY)
+    if step.restarted is not None and step.restarted > step.length:
+        reason = f"{step.restarted} is beyond the text of {step.length} tokens"
+        refuse(place, "restarted", reason, REMEDY)
     return step

@@ -50,7 +50,7 @@ class Predictor:
     brier_base: float
     """The same of the acceptance rate alone."""
     bins: list[dict[str, Any]]
-    """Tenths of the tokens by the predictor."""
+    """Tenths of the tokens by the predictor; ends are None where they are infinite."""
     calibration: list[dict[str, float]]
     """Tenths of the tokens by what the fit foretold: foretold and seen acceptance."""
 
@@ -213,9 +213,9 @@ def _bins(values: Floats, seen: Observations, draws: _Draws) -> list[dict[str, A
     return [
         {
             "n": len(part),
-            "low": float(values[part[0]]),
-            "median": float(np.median(values[part])),
-            "high": float(values[part[-1]]),
+            "low": _none_if_not_finite(values[part[0]]),
+            "median": _none_if_not_finite(np.median(values[part])),
+            "high": _none_if_not_finite(values[part[-1]]),
             "alpha": asdict(mean_estimate(seen.accepted[part], seen.prompt[part], draws)),
             "overlap": float(seen.overlap[part].mean()),
         }
@@ -270,7 +270,7 @@ def _groups(seen: Observations, by: NDArray[Any], draws: _Draws) -> list[dict[st
                 "n": len(part),
                 "alpha": asdict(mean_estimate(part.accepted, part.prompt, draws)),
                 "overlap": float(part.overlap.mean()),
-                "auc_draft_entropy": _none_if_nan(auc(doubt, ~part.accepted)),
+                "auc_draft_entropy": _none_if_not_finite(auc(doubt, ~part.accepted)),
             }
         )
     return found
@@ -282,14 +282,16 @@ def _naive(naive: Observations) -> Mapping[str, Any]:
         "n_tokens": len(naive),
         "alpha": float(naive.accepted.mean()),
         "auc": {
-            name: _none_if_nan(auc(_doubt(name, naive), ~naive.accepted)) for name in PREDICTORS
+            name: _none_if_not_finite(auc(_doubt(name, naive), ~naive.accepted))
+            for name in PREDICTORS
         },
         "correlation": {
-            name: _none_if_nan(rank_correlation(naive.predictors[name], naive.accepted))
+            name: _none_if_not_finite(rank_correlation(naive.predictors[name], naive.accepted))
             for name in PREDICTORS
         },
     }
 
 
-def _none_if_nan(value: float) -> float | None:
+def _none_if_not_finite(value: Any) -> float | None:
+    """JSON has no infinity, which is the margin where only one token is possible."""
     return float(value) if np.isfinite(value) else None

@@ -99,7 +99,8 @@ def kind_of(trace: Trace) -> str:
 def _tokens(trace: Trace, tested_only: bool) -> Iterator[tuple[int, DraftToken]]:
     for done in trace.rounds:
         for place, token in enumerate(done.draft, 1):
-            if (token.tested or not tested_only) and token.draft is not None:
+            measured = token.draft is not None and token.target is not None
+            if (token.tested or not tested_only) and measured:
                 yield place, token
 
 

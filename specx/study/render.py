@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
+from specx.codec import to_json
 from specx.report.plots import COLOURS, INSTALL, can_plot, draw_svg
 from specx.study.observations import PREDICTORS, Observations
 
@@ -22,7 +22,7 @@ STYLE = HERE.parent / "report" / "page.css"
 
 def as_json(record: Mapping[str, Any], seen: Observations) -> str:
     """The analysis."""
-    return json.dumps(record, ensure_ascii=False, indent=1) + "\n"
+    return to_json(record, indent=1) + "\n"
 
 
 def as_csv(record: Mapping[str, Any], seen: Observations) -> str:
@@ -68,6 +68,10 @@ def _estimate(found: Mapping[str, float | None]) -> str:
     return f"{found['value']:.2f} ({found['low']:.2f} to {found['high']:.2f})"
 
 
+def _median(part: Mapping[str, Any]) -> str:
+    return "inf" if part["median"] is None else f"{part['median']:.2g}"
+
+
 def _plot(found: Mapping[str, Any]) -> str | None:
     if not can_plot():
         return None
@@ -89,7 +93,7 @@ def _binned(figure: Any, found: Mapping[str, Any]) -> None:
     )
     overlaps = [part["overlap"] for part in bins]
     axes.plot(places, overlaps, color=COLOURS["last"], label="mean sum min(P, Q)")
-    axes.set_xticks(list(places), [f"{part['median']:.2g}" for part in bins])
+    axes.set_xticks(list(places), [_median(part) for part in bins])
     axes.set_xlabel(f"{found['meaning']}: median of each tenth", fontsize=9)
     axes.set_ylim(0, 1.05)
     axes.legend(fontsize=9)

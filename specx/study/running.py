@@ -12,6 +12,7 @@ from typing import Any
 
 from specx.bench.profiling import encode_prompt
 from specx.chat import ChatOptions
+from specx.codec import shortened
 from specx.decoding import Stop
 from specx.errors import UsageError
 from specx.interrupts import held
@@ -19,9 +20,15 @@ from specx.pair import Pair, Settings
 from specx.sampling import SamplingParams
 from specx.stats import Tally
 from specx.suites import Prompt
-from specx.trace import Trace, TraceWriter, header_for, read_trace, summary_of
+from specx.trace import NoGeneration, Trace, TraceWriter, header_for, read_trace, summary_of
 
 __all__ = ["Plan", "run_study", "traces_of"]
+
+IDENTITY = (
+    "sha256", "bytes", "quantisation", "architecture", "n_params", "n_vocab", "dtype",
+    "cache_type_k", "cache_type_v",
+)  # fmt: skip
+"""What a model is and computes in, of `LogitsBackend.describe`; the rest is how fast."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,19 +70,25 @@ class Plan:
         return self.folder / f"{name}-{zlib.crc32(prompt.id.encode()):08x}.jsonl"
 
     def finished(self, prompt: Prompt) -> Trace | None:
-        """The prompt's trace, if it is whole.
+        """The prompt's trace, if it is whole; raises as `found`."""
+        trace = self.found(prompt)
+        return trace if trace is not None and trace.summary is not None else None
+
+    def found(self, prompt: Prompt) -> Trace | None:
+        """The prompt's trace, if its run got as far as a header.
 
         Raises
         ------
         UsageError
-            If it was made under other settings.
+            If it was made under other settings, or is a file that this specx cannot read: it may
+            be another's, and is left as it is.
         """
         path = self.file(prompt)
         if not path.exists():
             return None
         try:
             trace = read_trace(path)
-        except UsageError:  # died before its header was whole
+        except NoGeneration:
             return None
         settings = self.settings(prompt)
         same = (
@@ -86,7 +99,7 @@ class Plan:
         )
         if not same:
             raise UsageError(f"{path} was made under other settings; choose another folder")
-        return trace if trace.summary is not None else None
+        return trace
 
     def missing(self) -> list[Prompt]:
         """The prompts whose traces are not whole."""
@@ -106,12 +119,52 @@ def run_study(
     ----------
     report
         Called with the number of prompts that are done, those found included.
+
+    Raises
+    ------
+    UsageError
+        If the folder holds a trace of other models, or of the same prompt read as other tokens.
     """
+    _require_same(plan, pair, provenance)
     missing = plan.missing()
     done = len(plan.prompts) - len(missing)
     for number, prompt in enumerate(missing, done + 1):
         _run(plan, pair, prompt, provenance)
         report(number)
+
+
+def _require_same(plan: Plan, pair: Pair, provenance: Mapping[str, Any]) -> None:
+    """Refuse to go on with what other models began."""
+    for prompt in plan.prompts:
+        trace = plan.found(prompt)
+        if trace is None:
+            continue
+        path = trace.path
+        for role, model in provenance["models"].items():
+            if differing := _differing(trace.header.provenance, role, model):
+                raise UsageError(
+                    f"{path} was made with another {role} ({differing}); choose another folder"
+                )
+        tokens = encode_prompt(pair.verifier.tokenizer, prompt.text, raw=plan.raw)
+        if trace.header.prompt_ids != tokens:
+            raise UsageError(
+                f"{path} has its prompt in other tokens, as with another chat template or --raw; "
+                "choose another folder"
+            )
+
+
+def _differing(before: Mapping[str, Any], role: str, now: Mapping[str, Any]) -> str:
+    """The first fact by which a model is another; empty where none is known to be."""
+    models = before.get("models")
+    known = models.get(role) if isinstance(models, Mapping) else None
+    if not isinstance(known, Mapping):
+        return "its trace does not say which"
+    # A file that was renamed is the same model; without its hash the name must do.
+    facts = IDENTITY if known.get("sha256") and now.get("sha256") else ("file", *IDENTITY)
+    for name in facts:
+        if name in known and name in now and known[name] != now[name]:
+            return f"{name} {shortened(known[name])}, now {shortened(now[name])}"
+    return ""
 
 
 def _run(plan: Plan, pair: Pair, prompt: Prompt, provenance: Mapping[str, Any]) -> None:

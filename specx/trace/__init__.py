@@ -1,6 +1,6 @@
 """A run's rounds as lines of JSON: written while it runs, read back as typed records."""
 
-from specx.trace.reading import Trace, read_trace, read_traces
+from specx.trace.reading import NoGeneration, Trace, read_trace, read_traces
 from specx.trace.records import (
     SCHEMA,
     BenchSummary,
@@ -26,6 +26,7 @@ __all__ = [
     "FileStart",
     "Header",
     "LastToken",
+    "NoGeneration",
     "RoundRecord",
     "Summary",
     "Trace",

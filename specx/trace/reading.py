@@ -2,30 +2,40 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from specx.codec import convert, lines_of, parse, refuse, require_all, shortened
 from specx.decoding import Times
 from specx.errors import UsageError
 from specx.stats import Choices, Tally
 from specx.trace.records import (
     SCHEMA,
     BenchSummary,
-    DraftToken,
-    Emitted,
     FileStart,
     Header,
-    LastToken,
     Line,
     RoundRecord,
     Summary,
-    Uncertainty,
 )
 
-__all__ = ["Trace", "read_trace", "read_traces"]
+__all__ = ["NoGeneration", "Trace", "read_trace", "read_traces"]
+
+REMEDY = "specx run --trace FILE writes a trace"
+
+KINDS: dict[str, type[Line]] = {
+    "file": FileStart,
+    "header": Header,
+    "round": RoundRecord,
+    "summary": Summary,
+    "bench": BenchSummary,
+}
+
+
+class NoGeneration(UsageError):
+    """A trace whose run ended before its first generation began."""
 
 
 @dataclass
@@ -89,18 +99,17 @@ def read_traces(path: Path) -> list[Trace]:
 
     Raises
     ------
+    NoGeneration
+        If the run ended before its header was written.
     UsageError
-        If the file cannot be read, is no trace or one of another schema, or holds no generation.
+        If the file cannot be read, a line is not one of a trace, or it is of another schema.
     """
     traces: list[Trace] = []
     start: FileStart | None = None
-    for number, fields in _lines(path):
-        try:
-            record = _record(fields)
-        except (KeyError, TypeError) as error:
-            raise UsageError(f"line {number} of {path} is no line of a trace: {error}") from error
+    for place, fields in _lines(path):
+        record = _record(fields, place)
         if isinstance(record, FileStart):
-            start = _known(record, path)
+            start = record
         elif isinstance(record, Header) and start is not None:
             traces.append(Trace(path, start, record))
         elif traces and isinstance(record, RoundRecord):
@@ -112,69 +121,37 @@ def read_traces(path: Path) -> list[Trace]:
                 if trace.start is start:
                     trace.bench = record
         else:
-            raise UsageError(f"line {number} of {path} comes before its header; is it a trace?")
+            refuse(place, "kind", f"{record.kind!r} comes before a header", REMEDY)
     if not traces:
-        raise UsageError(f"{path} holds no generation: the run ended before its first token")
+        raise NoGeneration(f"{path} holds no generation: the run ended before its first token")
     return traces
 
 
-def _lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Numbered lines as JSON objects; a torn last line is left out."""
-    try:
-        lines = path.read_bytes().split(b"\n")
-    except OSError as error:
-        raise UsageError(f"cannot read the trace {path}: {error.strerror}") from error
-    for number, line in enumerate(lines, 1):
-        if not line.strip():
-            continue
+def _lines(path: Path) -> Iterator[tuple[str, Any]]:
+    """Place and JSON value of each line; a torn last line is left out."""
+    for number, line, unended in lines_of(path, "the trace"):
+        place = f"{path}, line {number}"
         try:
-            fields = json.loads(line)
-        except ValueError as error:
-            if number == len(lines) > 1:  # no newline after it
+            fields = parse(line, place, REMEDY)
+        except UsageError:
+            if unended and (number > 1 or line.startswith(b'{"kind": "file"')):
                 return
-            raise UsageError(f"line {number} of {path} is no JSON: {error}") from error
-        if not isinstance(fields, dict):
-            raise UsageError(f"line {number} of {path} is no JSON object; is it a trace?")
-        yield number, fields
+            raise
+        yield place, fields
 
 
-def _known(start: FileStart, path: Path) -> FileStart:
-    if start.schema != SCHEMA:
-        raise UsageError(
-            f"{path} was written by specx {start.specx} in schema {start.schema}; this one reads "
-            f"schema {SCHEMA}: use that version"
-        )
-    return start
-
-
-def _record(fields: Mapping[str, Any]) -> Line:
+def _record(fields: Any, place: str) -> Line:
+    if not isinstance(fields, dict):
+        refuse(place, "", f"expected an object, got {shortened(fields)}", REMEDY)
     kind = fields.get("kind")
-    if kind == "file":
-        return FileStart(**{key: fields[key] for key in ("schema", "specx", "created", "argv")})
-    if kind == "header":
-        return Header(**fields)
-    if kind == "round":
-        return _round(dict(fields))
-    if kind == "summary":
-        return Summary(**fields)
-    if kind == "bench":
-        return BenchSummary(**fields)
-    raise KeyError(f"kind {kind!r}")
-
-
-def _round(fields: dict[str, Any]) -> RoundRecord:
-    fields["draft"] = [_draft_token(token) for token in fields["draft"]]
-    fields["emitted"] = [Emitted(**token) for token in fields["emitted"]]
-    last = fields["last"]
-    fields["last"] = LastToken(**{**last, "target": _uncertainty(last["target"])})
-    fields["times"] = Times(**fields["times"])
-    return RoundRecord(**fields)
-
-
-def _draft_token(fields: Mapping[str, Any]) -> DraftToken:
-    both = {side: _uncertainty(fields[side]) for side in ("target", "draft")}
-    return DraftToken(**{**fields, **both})
-
-
-def _uncertainty(fields: Mapping[str, Any] | None) -> Uncertainty | None:
-    return None if fields is None else Uncertainty(**fields)
+    if not isinstance(kind, str) or kind not in KINDS:
+        refuse(place, "kind", f"{shortened(kind)} is not one of {', '.join(KINDS)}", REMEDY)
+    if kind == "file" and type(fields.get("schema")) is int and fields["schema"] != SCHEMA:
+        raise UsageError(
+            f"{place}: written by specx {shortened(fields.get('specx'))} in schema "
+            f"{fields['schema']}; this one reads schema {SCHEMA}: use that version"
+        )
+    record = convert(fields, KINDS[kind], place, REMEDY)
+    if isinstance(record, RoundRecord):
+        require_all(fields["times"], Times, place, "times", REMEDY)
+    return record

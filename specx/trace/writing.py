@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -11,10 +10,11 @@ from datetime import datetime, timezone
 from importlib.metadata import version
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, cast
 
 from specx.accepting import find_rule
 from specx.backend import Tokenizer
+from specx.codec import to_json
 from specx.decoding import Round, StopReason
 from specx.errors import UsageError
 from specx.interrupts import held
@@ -22,7 +22,16 @@ from specx.output import LineFile
 from specx.pair import Pair, Settings
 from specx.sampling import SamplingParams
 from specx.stats import Tally
-from specx.trace.records import SCHEMA, BenchSummary, FileStart, Header, Line, Summary
+from specx.trace.records import (
+    SCHEMA,
+    BenchSummary,
+    Estimated,
+    FileStart,
+    Header,
+    Line,
+    SecondsByPart,
+    Summary,
+)
 from specx.trace.rounds import record_round
 
 __all__ = ["TraceWriter", "header_for", "summary_of"]
@@ -212,15 +221,15 @@ def summary_of(
         kept=tally.kept,
         tau=tally.tau,
         expected_accepted=tally.expected_a_round(),
-        time=tally.time(),
+        time=cast(SecondsByPart, tally.time()),
         trace_s=trace_s,
         rest=rest,
-        estimated=None if estimated is None else dict(estimated),
+        estimated=cast(Estimated | None, estimated and dict(estimated)),
     )
 
 
 def _line(record: Line) -> bytes:
     """One line of JSON. A lone surrogate (an argument that was no UTF-8) is kept as its escape."""
     fields = asdict(record)
-    line = json.dumps({"kind": fields.pop("kind"), **fields}, ensure_ascii=False, allow_nan=False)
+    line = to_json({"kind": fields.pop("kind"), **fields})
     return line.encode("utf-8", errors="backslashreplace") + b"\n"
