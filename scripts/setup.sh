@@ -4,6 +4,10 @@
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 venv=$root/.venv
+log=$venv/setup.log
+unfinished=$venv/.specx-unfinished
+started=$SECONDS
+ticker=
 
 say() { printf '%s\n' "specx: $*" >&2; }
 
@@ -16,37 +20,95 @@ die() {
 set_up() {
     local stamp=$venv/.specx-$1 extras=${2:+[$2]} state
     state=$(state_now)
-    if [[ -x $venv/bin/python && -r $stamp && $(<"$stamp") == "$state" ]] && ! new_cmake_args; then
+    if [[ -x $venv/bin/python && -r $stamp && $(<"$stamp") == "$state" && ! -e $unfinished ]] &&
+        ! new_cmake_args; then
         return
     fi
+    trap interrupted INT
     make_venv
-    build_llama_cpp
-    say "installing specx$extras into .venv"
-    pip_install -e "$root$extras"
+    : >"$log"
+    get_llama_cpp
+    pip_install "installing specx$extras into .venv" -e "$root$extras" ||
+        pip_failed "pip could not install specx"
     # Last, so that an interrupted set-up is done again. Whatever was installed, run can run.
     printf '%s\n' "$state" | tee "$stamp" >"$venv/.specx-run"
+    trap - INT
+}
+
+interrupted() {
+    [[ -z $ticker ]] || kill "$ticker" 2>/dev/null || true
+    end_line
+    say "set-up interrupted; the next call starts it again"
+    exit 130
 }
 
 # What an installation depends on: the folder too, because a virtual environment cannot be moved.
 state_now() {
     printf '%s\n' "$root"
-    (cd "$root" && cksum pyproject.toml constraints.txt scripts/setup.sh)
+    (cd "$root" && cksum pyproject.toml constraints.txt scripts/setup.sh scripts/llama_cpp.cmake)
 }
 
-# RPC is added wherever pip may come to build llama.cpp.
+# pip_install WHAT ARGUMENTS: pip's own words go to the log, one line to the terminal.
 pip_install() {
-    CMAKE_ARGS="${CMAKE_ARGS:+$CMAKE_ARGS }-DGGML_RPC=ON" \
-        "$venv/bin/python" -m pip --disable-pip-version-check install \
-        -c "$root/constraints.txt" "$@" >&2
+    local what=$1 status=0
+    shift
+    say "$what"
+    show_progress &
+    ticker=$!
+    : >"$unfinished"
+    # In the foreground, so that Ctrl-C reaches pip and the compilers too.
+    "$venv/bin/python" -m pip --disable-pip-version-check install -v --progress-bar off \
+        -c "$root/constraints.txt" "$@" >>"$log" 2>&1 || status=$?
+    ((status > 128)) || rm "$unfinished" # a pip that fails cleans up, one that is killed does not
+    kill "$ticker" 2>/dev/null || true
+    wait "$ticker" 2>/dev/null || true
+    ticker=
+    end_line
+    return "$status"
 }
 
+# The seconds and the step: once a second in one line of a terminal, elsewhere twice a minute.
+show_progress() {
+    local line second=0
+    while sleep 1 && kill -0 $$ 2>/dev/null; do
+        line="specx: $((SECONDS - started)) s  $(last_step)"
+        if [[ -t 2 ]]; then
+            printf '\r%-79.79s' "$line" >&2
+        elif ((++second % 30 == 0)); then
+            printf '%s\n' "$line" >&2
+        fi
+    done
+}
+
+end_line() { [[ ! -t 2 ]] || printf '\r%79s\r' '' >&2; }
+
+# What pip or the build did last: "Collecting numpy", or "[43/82]" of llama.cpp's files.
+last_step() {
+    grep -oE '^ *(\[[0-9]+/[0-9]+\]|(Collecting|Downloading|Installing|Building) [^;(<>=]*)' "$log" |
+        tail -n 1 | sed -E 's/^ *//' || true # nothing yet
+}
+
+pip_failed() {
+    tail -n 15 "$log" | cut -c 1-200 >&2
+    die "$*; the whole log is $log"
+}
+
+# A pip that was killed may leave a package half unpacked, which the next takes for a whole one.
+# What was fetched or built before is in pip's cache.
 make_venv() {
-    "$venv/bin/python" -m pip --version >/dev/null 2>&1 && return
+    if [[ -e $unfinished ]]; then
+        say "the last set-up was interrupted: making .venv anew"
+    elif "$venv/bin/python" -m pip --version >/dev/null 2>&1; then
+        return
+    fi
     local python
     python=$(find_python)
     say "making .venv with $("$python" --version)"
-    "$python" -m venv --clear "$venv" >&2 ||
+    if ! "$python" -m venv --clear --without-pip "$venv" >&2 || ! : >"$unfinished" ||
+        ! "$venv/bin/python" -m ensurepip --upgrade --default-pip >"$log" 2>&1; then
         die "'$python -m venv' failed; on Debian or Ubuntu: apt-get install python3-venv"
+    fi
+    rm "$unfinished"
 }
 
 find_python() {
@@ -61,21 +123,54 @@ find_python() {
     die "no Python 3.10 or newer found; install one, or name it: PYTHON=/path/to/python3 $0"
 }
 
+get_llama_cpp() {
+    if [[ -n ${SPECX_PREBUILT:-} ]]; then
+        install_prebuilt
+    elif [[ ! -e $venv/.specx-prebuilt ]] || new_cmake_args; then
+        build_llama_cpp
+    fi
+}
+
+# SPECX_PREBUILT=1 looks for a wheel where pip looks anyway, SPECX_PREBUILT=URL also in that index.
+# It is taken as it is, with RPC or without.
+install_prebuilt() {
+    [[ -z ${CMAKE_ARGS:-} ]] ||
+        die "SPECX_PREBUILT takes a wheel that was built elsewhere: leave out it or CMAKE_ARGS"
+    local index=()
+    [[ $SPECX_PREBUILT == 1 ]] || index=(--extra-index-url "$SPECX_PREBUILT")
+    # ${...+}: bash before 4.4 calls an empty array unset.
+    pip_install "fetching a built llama-cpp-python" --only-binary llama-cpp-python \
+        ${index[@]+"${index[@]}"} llama-cpp-python ||
+        die "no wheel of llama-cpp-python for this machine was found (SPECX_PREBUILT=$SPECX_PREBUILT;" \
+            "see $log): give the index that its documentation names for your platform," \
+            "SPECX_PREBUILT=URL, or leave SPECX_PREBUILT out and it is built"
+    : >"$venv/.specx-prebuilt"
+}
+
 # llama-cpp-python comes as source. pip caches what it built under the version alone, whatever
 # CMAKE_ARGS said; so what it gives is checked, and what it has is forgotten for new CMAKE_ARGS.
+# A build that has more in it than ours serves as well.
 build_llama_cpp() {
+    rm -f "$venv/.specx-prebuilt"
     ! new_cmake_args || forget_build
+    has_rpc || need_compiler
+    install_build
     if ! has_rpc; then
-        need_compiler
-        say "building llama.cpp from source: 5 to 15 minutes; pip keeps the result for the next time"
-    fi
-    pip_install llama-cpp-python
-    if ! has_rpc; then
-        say "pip's cache held a build without RPC; building again"
+        say "pip's cache held a build without RPC"
         forget_build
-        pip_install llama-cpp-python
+        install_build
     fi
     [[ -z ${CMAKE_ARGS:-} ]] || printf '%s\n' "$CMAKE_ARGS" >"$venv/.specx-cmake-args"
+}
+
+# Only llama and what it is linked with, RPC among it; other arguments for CMake are the user's.
+install_build() {
+    local include
+    include=$(printf %q "$root/scripts/llama_cpp.cmake")
+    CMAKE_ARGS="${CMAKE_ARGS:+$CMAKE_ARGS }-DGGML_RPC=ON -DLLAVA_BUILD=OFF\
+ -DCMAKE_PROJECT_llama.cpp_INCLUDE=$include" SKBUILD_BUILD_TARGETS=llama \
+        pip_install "installing llama.cpp, built from source: 2 to 5 minutes, once per machine" \
+        llama-cpp-python || pip_failed "llama.cpp could not be built"
 }
 
 # Whether CMAKE_ARGS are set, and not those of the last build.

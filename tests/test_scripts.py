@@ -2,7 +2,9 @@ import dataclasses
 import hashlib
 import importlib.util
 import os
+import shlex
 import shutil
+import signal
 import subprocess
 import sys
 import zipfile
@@ -66,11 +68,13 @@ def test_no_python_and_no_compiler_are_one_line(tmp_path: Path) -> None:
 
 
 STUBS = """
-venv=$TMP; mkdir -p $TMP/bin; ln -s /bin/sh $TMP/bin/python
+venv=$TMP; log=$TMP/setup.log; unfinished=$TMP/.specx-unfinished
+mkdir -p $TMP/bin; ln -s /bin/sh $TMP/bin/python
 make_venv() { echo venv; }
 need_compiler() { :; }
 forget_build() { echo forget; rm -rf $TMP/lib; }
 pip_install() {
+    shift
     echo "pip $*"
     mkdir -p $TMP/lib/python3/site-packages/llama_cpp/lib
     touch $TMP/lib/python3/site-packages/llama_cpp/lib/libggml-rpc.so
@@ -121,19 +125,121 @@ def test_new_cmake_args_build_llama_cpp_again(tmp_path: Path) -> None:
 
 @needs_bash
 def test_a_cached_build_without_rpc_is_built_again(tmp_path: Path) -> None:
-    calls = 'pip_install() { echo "pip $*"; }; set_up run'
+    calls = 'pip_install() { shift; echo "pip $*"; }; set_up run'
     assert set_up(calls, tmp_path) == ["venv", LLAMA, "forget", LLAMA, BASE]
 
 
 @needs_bash
-def test_rpc_is_added_to_what_cmake_is_told(tmp_path: Path) -> None:
-    python = tmp_path / "bin" / "python"
-    python.parent.mkdir()
-    python.write_text('#!/bin/sh\necho "$CMAKE_ARGS" >&2\n')
+def test_a_built_wheel_is_taken_as_it_is(tmp_path: Path) -> None:
+    """Without RPC too, and also by a later set-up that does not ask for it."""
+    calls = """pip_install() { shift; echo "pip $*"; }
+        SPECX_PREBUILT=1 set_up run
+        state_now() { echo newer; }; set_up run
+        state_now() { echo newest; }; SPECX_PREBUILT=https://example.org/simple set_up run"""
+    only = "pip --only-binary llama-cpp-python"
+    indexed = f"{only} --extra-index-url https://example.org/simple llama-cpp-python"
+    assert set_up(calls, tmp_path) == [
+        "venv", f"{only} llama-cpp-python", BASE, "venv", BASE, "venv", indexed, BASE
+    ]  # fmt: skip
+
+
+@needs_bash
+def test_no_built_wheel_is_one_line(tmp_path: Path) -> None:
+    done = bash(
+        STUBS + "pip_install() { return 1; }; set_up run", TMP=str(tmp_path), SPECX_PREBUILT="1"
+    )
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert "no wheel of llama-cpp-python for this machine" in done.stderr
+    assert "SPECX_PREBUILT=URL, or leave SPECX_PREBUILT out" in done.stderr
+
+
+@needs_bash
+def test_a_built_wheel_and_arguments_for_a_build_exclude_each_other(tmp_path: Path) -> None:
+    settings = {"SPECX_PREBUILT": "1", "CMAKE_ARGS": "-DGGML_CUDA=on"}
+    done = bash(STUBS + "set_up run", TMP=str(tmp_path), **settings)
+    assert done.returncode == 2
+    assert "leave out it or CMAKE_ARGS" in done.stderr
+
+
+def with_python(folder: Path, script: str) -> str:
+    """Code that points scripts/setup.sh at a folder whose Python is `script`."""
+    python = folder / "bin" / "python"
+    python.parent.mkdir(exist_ok=True)
+    python.write_text(f"#!/bin/sh\n{script}\n")
     python.chmod(0o755)
-    code = f"venv={tmp_path}; pip_install specx"
-    assert bash(code).stderr == "-DGGML_RPC=ON\n"
-    assert bash(code, CMAKE_ARGS="-DA=1 -DB=2").stderr == "-DA=1 -DB=2 -DGGML_RPC=ON\n"
+    return f"venv={folder}; log=$venv/setup.log; unfinished=$venv/.specx-unfinished; : >$log; "
+
+
+@needs_bash
+def test_llama_cpp_is_built_with_rpc_and_without_what_specx_does_not_use(tmp_path: Path) -> None:
+    code = with_python(tmp_path, 'echo "$CMAKE_ARGS"; echo "$SKBUILD_BUILD_TARGETS"')
+    done = bash(code + "root='/a b'; install_build", CMAKE_ARGS="-DA=1 -DB=2")
+    assert done.returncode == 0, done.stderr
+    arguments, targets = (tmp_path / "setup.log").read_text().splitlines()
+    assert targets == "llama"
+    assert shlex.split(arguments) == [  # as scikit-build-core splits them
+        "-DA=1", "-DB=2", "-DGGML_RPC=ON", "-DLLAVA_BUILD=OFF",
+        "-DCMAKE_PROJECT_llama.cpp_INCLUDE=/a b/scripts/llama_cpp.cmake",
+    ]  # fmt: skip
+    assert (ROOT / "scripts" / "llama_cpp.cmake").is_file()
+
+
+@needs_bash
+def test_a_pip_that_fails_shows_its_last_lines_and_names_its_log(tmp_path: Path) -> None:
+    code = with_python(tmp_path, "seq 1 99; exit 1")
+    done = bash(code + "install_build")
+    assert done.returncode == 2
+    assert done.stderr.splitlines()[1:] == [
+        *(str(line) for line in range(85, 100)),
+        f"specx: llama.cpp could not be built; the whole log is {tmp_path}/setup.log",
+    ]
+    assert not (tmp_path / ".specx-unfinished").exists()
+
+
+@needs_bash
+def test_an_environment_in_which_pip_was_killed_is_made_anew(tmp_path: Path) -> None:
+    code = with_python(tmp_path, 'case "$*" in *install*) kill -9 $$;; esac')
+    done = bash(code + "pip_install it || :; find_python() { echo true; }; make_venv")
+    assert done.returncode == 0, done.stderr
+    assert "specx: the last set-up was interrupted: making .venv anew" in done.stderr
+
+
+@needs_bash
+def test_ctrl_c_is_one_line_and_leaves_the_mark_of_an_unfinished_set_up(tmp_path: Path) -> None:
+    code = with_python(tmp_path, "echo started >&3; exec sleep 60")
+    code += "make_venv() { :; }; set_up run"
+    setup = ROOT / "scripts" / "setup.sh"
+    process = subprocess.Popen(
+        ["bash", "-euo", "pipefail", "-c", f'exec 3>&1; source "{setup}"; {code}'],
+        env={"PATH": os.environ["PATH"], "CXX": "true"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,  # a terminal's Ctrl-C reaches the whole group
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "started\n"
+    os.killpg(process.pid, signal.SIGINT)
+    _, said = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert said.splitlines()[1:] == ["specx: set-up interrupted; the next call starts it again"]
+    assert (tmp_path / ".specx-unfinished").exists()
+    assert not (tmp_path / ".specx-run").exists()
+
+
+@needs_bash
+@pytest.mark.parametrize(
+    ("log", "step"),
+    [
+        ("  [7/82] /usr/bin/g++ -c a\n  warning: Building x\n", "[7/82]"),
+        ("  [7/82] cc\nCollecting numpy>=1.26 (from specx)\n", "Collecting numpy"),
+        ("Looking in indexes\n", ""),
+    ],
+)
+def test_the_step_comes_from_the_log(tmp_path: Path, log: str, step: str) -> None:
+    code = with_python(tmp_path, "")
+    (tmp_path / "log").write_text(log)
+    assert bash(f"{code} log={tmp_path}/log; last_step").stdout.strip() == step
 
 
 def run_fetch(*arguments: str) -> subprocess.CompletedProcess[str]:

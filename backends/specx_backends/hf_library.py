@@ -15,6 +15,7 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from specx.errors import BackendError, OptionError
+from specx_backends.openmp import spin_briefly
 
 __all__ = [
     "INSTALL",
@@ -39,6 +40,7 @@ def require(module: str) -> Any:
     BackendError
         If it is missing or does not load; the message holds the install line.
     """
+    spin_briefly()
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:

@@ -17,6 +17,7 @@ from typing import Any
 
 from specx.errors import BackendError
 from specx_backends.llamacpp_fatal import guard
+from specx_backends.openmp import spin_briefly
 
 __all__ = ["LOG", "describe_library", "devices", "has_gpu", "library", "versions"]
 
@@ -85,6 +86,7 @@ def library() -> Any:
     BackendError
         If llama-cpp-python is missing or cannot be loaded; the message holds the remedy.
     """
+    spin_briefly()
     try:
         lib = importlib.import_module("llama_cpp.llama_cpp")
     except ModuleNotFoundError as error:
