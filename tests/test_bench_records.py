@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from specx.bench import Arm, Results, Run, read_results, results_record, summarise
+from specx.codec import to_json
 from specx.cost import Curve, Profile
 from specx.decoding import Times
 from specx.errors import UsageError
@@ -200,3 +201,19 @@ def test_what_cannot_be_read_is_named(tmp_path: Path) -> None:
     for path in (tmp_path / "none.json", tmp_path):
         with pytest.raises(UsageError, match=f"cannot read the results from .{path}.: "):
             read_results(path)
+
+
+def test_a_run_that_wrote_nothing_has_no_speed_on_its_kind_of_prompts() -> None:
+    found = results()
+    empty = run(2)
+    empty.tally.n_tokens = 0
+    found.add(PLAIN, empty)
+    plain = summarise(found)[0]
+    assert plain["by_kind"]["k"]["tok_s"] == plain["tok_s"] == 2.0
+    found.runs[PLAIN] = [empty]
+    assert summarise(found)[0]["by_kind"]["k"]["tok_s"] is None
+
+
+def test_json_holds_null_for_what_is_not_finite() -> None:
+    text = to_json({"a": [1.5, float("inf")], "b": (float("nan"), "é")})
+    assert text == '{"a": [1.5, null], "b": [null, "é"]}'

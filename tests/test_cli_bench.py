@@ -488,7 +488,7 @@ def test_what_is_no_result_is_not_resumed(
 ) -> None:
     (tmp_path / "a.json").write_text("[]")
     assert bench(*pair, "--resume", "-o", str(tmp_path / "a.json")) == 2
-    assert_one_line(capsys, "a.json is no result of specx bench")
+    assert_one_line(capsys, "a.json is not a result of specx bench")
     assert (tmp_path / "a.json").read_text() == "[]"
 
 
@@ -563,8 +563,8 @@ def test_earlier_files_come_as_one_json_object(two_files: tuple[str, str], capsy
 
 @pytest.mark.parametrize(
     ("content", "words"),
-    [(None, "cannot read a.json: No such file"), ("{", "a.json is not JSON"),
-     ('{"specx_profile": 1}', "a.json is no result of specx bench"),
+    [(None, "cannot read the results from 'a.json': no such file"), ("{", "a.json is not JSON"),
+     ('{"specx_profile": 1}', "a.json is not a result of specx bench"),
      ('{"specx_bench": 9}', "a.json has format 9")],
 )  # fmt: skip
 def test_a_file_that_is_no_result_gets_one_line(
@@ -650,7 +650,7 @@ def test_a_full_disk_does_not_cost_a_curve(
         (["-n", "0"], ["-n", "0"]),
         (["-r", "0"], ["-r", "0"]),
         (["-s", "-1"], ["-s", "-1"]),
-        (["-f", "nosuch.jsonl"], ["cannot read the prompts from nosuch.jsonl"]),
+        (["-f", "nosuch.jsonl"], ["cannot read the prompts from 'nosuch.jsonl'"]),
         (["-ngl", "1"], ["-ngl 1", "toy"]),
         (["--curve", "--widths", "0-4"], ["--widths 0-4 must begin at 1"]),
         (["--curve", "--widths", "x"], ["--widths x is not a list"]),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,10 +14,12 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from specx import Pair, SamplingParams
 from specx.decoding import Times
 from specx.errors import UsageError
-from specx.study import PREDICTORS, analyse, observe
+from specx.study import FORMATS, PREDICTORS, Plan, analyse, observe, run_study
 from specx.study.analysis import _held_out, auc, mean_estimate, rank_correlation
+from specx.suites import Prompt
 from specx.trace import (
     DraftToken,
     FileStart,
@@ -27,6 +30,7 @@ from specx.trace import (
     Uncertainty,
     read_trace,
 )
+from specx_backends.toy import Toy, ToyTable
 from study_doc import study_page
 
 GAMMA = 4
@@ -236,6 +240,86 @@ def test_the_demo_pair_has_a_study_that_resumes(demo_verifier: Path, tmp_path: P
     other = study("--folder", str(folder), "--gamma", "2")
     assert (other.returncode, other.stderr.count("\n")) == (2, 1)
     assert "other settings; choose another folder" in other.stderr
+
+
+def toy_plan(folder: Path, **more: Any) -> Plan:
+    prompt = Prompt("p", "own", "a")
+    settings = {"n": 6, "gamma": 2, "sampling": SamplingParams(temperature=1, top_p=1)}
+    return Plan(folder=folder, prompts=[prompt], **{**settings, **more})
+
+
+def toy_pair(*, template: str | None = None) -> Pair:
+    table = ToyTable(
+        tokens=("<s>", "a", "b"), rows={(): (0.0, 0.5, 0.5)}, bos="<s>", chat_template=template
+    )
+    return Pair(Toy(table), Toy(table))
+
+
+FACTS = {"models": {"verifier": {"file": "v", "sha256": "1"}, "drafter": {"file": "d"}}}
+
+
+def test_a_folder_is_gone_on_with_by_its_own_models_only(tmp_path: Path) -> None:
+    plan = toy_plan(tmp_path)
+    run_study(plan, toy_pair(), FACTS)
+    (path,) = tmp_path.iterdir()
+    kept = path.read_bytes()
+    renamed = {"models": {**FACTS["models"], "verifier": {"file": "w", "sha256": "1"}}}
+    run_study(plan, toy_pair(), renamed)  # the same file under another name
+    for role, other in (("verifier", {"sha256": "2"}), ("drafter", {"file": "e"})):
+        facts = {"models": {**FACTS["models"], role: {**FACTS["models"][role], **other}}}
+        with pytest.raises(UsageError, match=f"{path} was made with another {role} .*now "):
+            run_study(plan, toy_pair(), facts)
+    with pytest.raises(UsageError, match=f"{path} has its prompt in other tokens"):
+        run_study(plan, toy_pair(template="b{{ messages[0].content }}"), FACTS)
+    assert path.read_bytes() == kept
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda line: line.replace('"schema": 1', '"schema": 2'), "in schema 2; this one reads"),
+        (lambda line: "a diary", "line 1 is not JSON"),
+    ],
+)
+def test_what_cannot_be_read_is_kept_and_refused(
+    change: Callable[[str], str], words: str, tmp_path: Path
+) -> None:
+    plan = toy_plan(tmp_path)
+    run_study(plan, toy_pair(), FACTS)
+    (path,) = tmp_path.iterdir()
+    first, *rest = path.read_text().split("\n")
+    path.write_text("\n".join([change(first), *rest]))
+    kept = path.read_bytes()
+    with pytest.raises(UsageError, match=words):
+        run_study(plan, toy_pair(), FACTS)
+    assert path.read_bytes() == kept
+
+
+@pytest.mark.parametrize("left", ["", '{"kind": "file", "sche', "first line"])
+def test_a_run_that_died_before_its_header_is_run_again(left: str, tmp_path: Path) -> None:
+    plan = toy_plan(tmp_path)
+    run_study(plan, toy_pair(), FACTS)
+    (path,) = tmp_path.iterdir()
+    path.write_text(path.read_text().split("\n")[0] + "\n" if left == "first line" else left)
+    run_study(plan, toy_pair(), FACTS)
+    assert plan.missing() == []
+
+
+def test_an_infinite_margin_is_null_in_json_and_inf_on_the_page(planted: list[Trace]) -> None:
+    def certain(token: DraftToken) -> DraftToken:
+        assert token.draft is not None
+        return replace(token, draft=replace(token.draft, margin=None))
+
+    traces = [
+        replace(trace, rounds=[replace(r, draft=[*map(certain, r.draft)]) for r in trace.rounds])
+        for trace in planted[:5]
+    ]
+    seen = observe(traces)
+    found = analyse(seen, naive=seen, resamples=5)
+    assert of(found, "draft_margin")["bins"][0]["median"] is None
+    json.loads(FORMATS[".json"](found, seen), parse_constant=pytest.fail)
+    assert "inf" in study_page("", found)
+    assert FORMATS[".html"]({**found, "provenance": {}}, seen)
 
 
 @pytest.mark.parametrize(

@@ -119,7 +119,7 @@ def read_comparison(path: Path) -> dict[str, Any]:
         raise UsageError(f"{path} is not a result of this specx compare; {REMEDY}")
     found = convert(record, _Comparison, str(path), REMEDY)
     for name in ("sides", "round"):
-        if set(found[name]) != {"a", "b"}:  # type: ignore[literal-required]
+        if set(found[name]) != {"a", "b"}:
             raise UsageError(f"{path}: field {name}: both sides, a and b, are needed; {REMEDY}")
     for key, side in found["sides"].items():
         side["profile"].profile(f"{path}: sides.{key}.profile", REMEDY)
