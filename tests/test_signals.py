@@ -8,7 +8,9 @@ import random
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -156,6 +158,36 @@ def test_a_library_that_turns_an_interrupt_into_its_own_error_is_seen_through(
     monkeypatch.setattr(interrupts, "received", lambda: True)
     assert exit_code_of(["run", "--nonsense"]) == 130
     assert capsys.readouterr().err == "specx: interrupted\n"
+
+
+def test_a_pipe_that_nobody_reads_does_not_keep_the_process(tmp_path: Path) -> None:
+    (tmp_path / "t.toml").write_text(ARROWS, encoding="utf-8")
+    args = ["run", "--backend", "toy", "-m", "t.toml", "-p", "", "--trace", "t.jsonl"]
+    unread, full = os.pipe()
+    os.set_blocking(full, False)
+    with suppress(BlockingIOError):
+        while os.write(full, b" " * 4096):
+            pass
+    os.set_blocking(full, True)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "specx", *args], cwd=tmp_path, stdout=full, stderr=subprocess.PIPE
+    )
+    while not (tmp_path / "t.jsonl").is_file() or b'"round"' not in trace_of(tmp_path):
+        assert process.poll() is None
+        time.sleep(0.01)
+    while process.poll() is None:
+        process.send_signal(signal.SIGINT)
+        time.sleep(0.1)
+    assert process.returncode == 130
+    assert process.stderr is not None
+    assert process.stderr.read() == b"specx: interrupted\n"
+    process.stderr.close()
+    os.close(unread)
+    os.close(full)
+
+
+def trace_of(folder: Path) -> bytes:
+    return (folder / "t.jsonl").read_bytes()
 
 
 # Streams

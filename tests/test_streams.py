@@ -45,4 +45,4 @@ def test_what_is_no_seed_is_refused_by_name(seed: object) -> None:
 
 
 def test_a_seed_may_be_numpys() -> None:
-    assert Streams(np.uint64(5)).drafting(0).random() == Streams(5).drafting(0).random()  # type: ignore[arg-type]
+    assert Streams(np.uint64(5)).drafting(0).random() == Streams(5).drafting(0).random()
