@@ -217,8 +217,9 @@ def test_every_block_begins_with_another_arm() -> None:
     begun: list[str] = []
 
     class Noting(Pair):
-        def prefill(self, *args: object, **kwargs: object) -> None:
+        def prefill(self, *args: object, **kwargs: object) -> list[float]:
             begun.append(self.verifier.name)
+            return []
 
     found = comparison(8)
     for system, name in ((a, "A"), (b, "B")):

@@ -270,6 +270,18 @@ def test_closed_streams_are_no_failure(closed: str, code: int, tmp_path: Path) -
     assert found.summary.n_tokens == 4
 
 
+def test_a_closed_stream_leaves_no_descriptor_for_the_next_file(tmp_path: Path) -> None:
+    code = (
+        "from specx.cli.streams import prepare; prepare(); print(open('f', 'w').fileno(), file=f)"
+    )
+    code = f"f = open('said', 'w'); import os; os.dup2(f.fileno(), 9); f = open(9, 'w'); {code}"
+    subprocess.run(
+        ["sh", "-c", f'\'{sys.executable}\' -c "{code}" <&- >&- 2>&-'],
+        cwd=tmp_path, check=True, timeout=60,
+    )  # fmt: skip
+    assert int((tmp_path / "said").read_text()) > 2
+
+
 def test_without_a_standard_input_a_prompt_is_asked_for_in_one_line(tmp_path: Path) -> None:
     (tmp_path / "t.toml").write_text(ARROWS, encoding="utf-8")
     done = subprocess.run(
