@@ -7,7 +7,8 @@ two halves of something that belongs together. So the process ``specx`` handles 
 - before anything has `begun`, one line is written and the process ends there and then;
 - later on KeyboardInterrupt is raised, but within a `held` block only at its end;
 - one that Python swallowed, as it does in callbacks and destructors, is raised again;
-- while the first is dealt with a second changes nothing, and the third ends the process at once.
+- while the first is dealt with a second changes nothing for some seconds; a later one, or the
+  third, ends the process at once.
 
 A program that imports specx keeps its own handlers; `held` then does nothing.
 """
@@ -54,9 +55,10 @@ class _State:
         if self.received is None:
             self.received, self.since = number, time.monotonic()
             remind(PATIENCE)
-        if not self.begun or self.count > 2:
+        soon = time.monotonic() < self.since + PATIENCE
+        if not self.begun or self.count > (2 if soon else 1):
             end_at_once()
-        if self.held and time.monotonic() < self.since + PATIENCE:
+        if self.held and soon:
             return
         self.interrupt()
 
@@ -143,7 +145,11 @@ def remind(seconds: float) -> None:
     def wait() -> None:
         time.sleep(seconds)
         _state.reminded = True
-        _thread.interrupt_main(signal.Signals(_state.received or signal.SIGINT))
+        number = signal.Signals(_state.received or signal.SIGINT)
+        if hasattr(signal, "pthread_kill") and _state.main is not None:
+            signal.pthread_kill(_state.main, number)  # also wakes it from a read or a write
+        else:
+            _thread.interrupt_main(number)
 
     # Not threading.Thread: the handler may have stopped the main thread within its locks.
     _thread.start_new_thread(wait, ())

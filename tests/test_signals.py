@@ -8,7 +8,9 @@ import random
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -158,6 +160,36 @@ def test_a_library_that_turns_an_interrupt_into_its_own_error_is_seen_through(
     assert capsys.readouterr().err == "specx: interrupted\n"
 
 
+def test_a_pipe_that_nobody_reads_does_not_keep_the_process(tmp_path: Path) -> None:
+    (tmp_path / "t.toml").write_text(ARROWS, encoding="utf-8")
+    args = ["run", "--backend", "toy", "-m", "t.toml", "-p", "", "--trace", "t.jsonl"]
+    unread, full = os.pipe()
+    os.set_blocking(full, False)
+    with suppress(BlockingIOError):
+        while os.write(full, b" " * 4096):
+            pass
+    os.set_blocking(full, True)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "specx", *args], cwd=tmp_path, stdout=full, stderr=subprocess.PIPE
+    )
+    while not (tmp_path / "t.jsonl").is_file() or b'"round"' not in trace_of(tmp_path):
+        assert process.poll() is None
+        time.sleep(0.01)
+    while process.poll() is None:
+        process.send_signal(signal.SIGINT)
+        time.sleep(0.1)
+    assert process.returncode == 130
+    assert process.stderr is not None
+    assert process.stderr.read() == b"specx: interrupted\n"
+    process.stderr.close()
+    os.close(unread)
+    os.close(full)
+
+
+def trace_of(folder: Path) -> bytes:
+    return (folder / "t.jsonl").read_bytes()
+
+
 # Streams
 
 
@@ -236,6 +268,18 @@ def test_closed_streams_are_no_failure(closed: str, code: int, tmp_path: Path) -
     found = read_trace(tmp_path / "t.jsonl")  # no other output went into the file
     assert found.summary is not None
     assert found.summary.n_tokens == 4
+
+
+def test_a_closed_stream_leaves_no_descriptor_for_the_next_file(tmp_path: Path) -> None:
+    code = (
+        "from specx.cli.streams import prepare; prepare(); print(open('f', 'w').fileno(), file=f)"
+    )
+    code = f"f = open('said', 'w'); import os; os.dup2(f.fileno(), 9); f = open(9, 'w'); {code}"
+    subprocess.run(
+        ["sh", "-c", f'\'{sys.executable}\' -c "{code}" <&- >&- 2>&-'],
+        cwd=tmp_path, check=True, timeout=60,
+    )  # fmt: skip
+    assert int((tmp_path / "said").read_text()) > 2
 
 
 def test_without_a_standard_input_a_prompt_is_asked_for_in_one_line(tmp_path: Path) -> None:
