@@ -17,7 +17,7 @@ from specx.lookup import LookupDrafter
 from specx.sampling import LogitsReader, SamplingParams
 from specx.schedule import Auto, Costs, EarlyStop, Fixed, Schedule, table_profile
 from specx.streams import Streams
-from specx.vocabulary import drafter_mask, readable, verifier_mask
+from specx.vocabulary import drafter_mask, readable, require_known, verifier_mask
 
 __all__ = ["DRAFTERS", "Pair", "Settings"]
 
@@ -94,9 +94,18 @@ class Pair:
             Tokens fed between two reports, and the longest wait of a Ctrl-C.
         report
             Called with the number of tokens that the model being fed holds.
+
+        Raises
+        ------
+        UsageError
+            If the verifier lacks one of `tokens`.
+        ContextError
+            If a context cannot hold them.
         """
-        for model in self.models:
-            prefill(model, readable(tokens, model.n_vocab), size, report)
+        require_known(tokens, self.verifier)
+        prefill(self.verifier, tokens, size, report)
+        if self.drafter is not None:
+            prefill(self.drafter, readable(tokens, self.drafter.n_vocab), size, report)
 
     def rounds(
         self,
