@@ -128,7 +128,7 @@ class Pair:
         """
         reader = self.reader(settings.sampling, keep_logits=keep_logits)
         streams = Streams(settings.seed)
-        drafters = self.drafters(settings, keep_logits=keep_logits)
+        drafters = self.drafters(settings, keep_logits=keep_logits, eog_ids=stop.eog_ids)
         if not drafters:
             return autoregress(self.verifier, tokens, reader=reader, streams=streams, stop=stop)
         return speculate(
@@ -142,15 +142,29 @@ class Pair:
             stop=stop,
         )
 
-    def drafters(self, settings: Settings, *, keep_logits: bool = False) -> list[Drafter]:
-        """Those that `settings` name, in that order; none without a drafter."""
+    def drafters(
+        self,
+        settings: Settings,
+        *,
+        keep_logits: bool = False,
+        eog_ids: frozenset[int] | None = None,
+    ) -> list[Drafter]:
+        """Those that `settings` name, in that order; none without a drafter.
+
+        Parameters
+        ----------
+        eog_ids
+            Tokens after which they draft no further; by default those that end a text.
+        """
         names = settings.draft
         if names is None:
             names = () if self.drafter is None else ("model",)
-        return [self._drafter(name, settings, keep_logits) for name in names]
+        ends = self.verifier.tokenizer.eog_ids if eog_ids is None else eog_ids
+        return [self._drafter(name, settings, keep_logits, ends) for name in names]
 
-    def _drafter(self, name: str, settings: Settings, keep_logits: bool) -> Drafter:
-        eog_ids = self.verifier.tokenizer.eog_ids
+    def _drafter(
+        self, name: str, settings: Settings, keep_logits: bool, eog_ids: frozenset[int]
+    ) -> Drafter:
         if name == "lookup":
             _require_rollback(self.verifier)
             return LookupDrafter(self._masked.tolist(), eog_ids)
