@@ -40,7 +40,7 @@ def silently(verifier: Toy, drafter: Toy) -> list[int]:
     """The mask, if nothing is to be said of it."""
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        return drafter_mask(verifier, drafter).tolist()
+        return [int(token) for token in drafter_mask(verifier, drafter)]
 
 
 def test_equal_vocabularies_mask_nothing_and_are_not_mentioned() -> None:
@@ -160,7 +160,7 @@ def distance(rule: str, kind: type[ModelDrafter]) -> float:
     assert ways.gammas[2] > 0
     last = tuple(PROMPT)
     target = target_law(lambda c: distribution(table(3, "<end>").logits((last + c)[-1:]), PLAIN), N)
-    return total_variation(law, target)
+    return float(total_variation(law, target))
 
 
 @pytest.mark.parametrize("rule", ["token", "block"])
