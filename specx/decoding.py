@@ -89,9 +89,10 @@ class Stop:
     ) -> None:
         self.remaining = limit
         self.reason: StopReason | None = None if limit > 0 else "length"
+        self.eog_ids = frozenset[int]() if ignore_eos else tokenizer.eog_ids
+        """Tokens that end the generation; a drafter stops drafting after them, and no others."""
         self._tokenizer = tokenizer
         self._text = TextStream(stops)
-        self._eog_ids = frozenset[int]() if ignore_eos else tokenizer.eog_ids
 
     def cut(self, tokens: Sequence[int]) -> tuple[list[int], list[str]]:
         """The tokens up to the first stop, and the text that each made certain.
@@ -101,7 +102,7 @@ class Stop:
         emitted: list[int] = []
         pieces: list[str] = []
         for token in tokens:
-            if token in self._eog_ids:
+            if token in self.eog_ids:
                 self.reason = "eos"
                 break
             emitted.append(token)

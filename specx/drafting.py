@@ -31,6 +31,8 @@ class Draft:
     """Time that went into the sampling transform, not into the model."""
     hindsight: list[float] = field(default_factory=list)
     """The chances it would have given the text's last tokens, read off its catching up."""
+    ended: str = ""
+    """Why it is shorter than its limit, unless the schedule ended it."""
 
 
 @dataclass(frozen=True)
@@ -45,6 +47,8 @@ class Outlook:
     """How long the drafter has been right: its match's length; 0 where it matches nothing."""
     guess: int | None = None
     """The first token, where that is known."""
+    bound: str = "no room"
+    """What allows no more than `limit`."""
 
 
 class Drafter(Protocol):
@@ -95,7 +99,8 @@ class ModelDrafter:
     reader
         How its logits become distributions; must mask what the verifier cannot emit.
     eog_ids
-        Tokens after which nothing is worth proposing. They stay in the draft.
+        Tokens that end the text, after which nothing is worth proposing: `Stop.eog_ids`. They stay
+        in the draft.
     """
 
     kind = "model"
@@ -149,7 +154,8 @@ class ModelDrafter:
             draft.ids.append(token)
             draft.distributions.append(chances)
             draft.core_seconds += clock() - answered
-            if token in self.eog_ids:
+            if token in self.eog_ids and len(draft.ids) < limit:
+                draft.ended = "end token"
                 break
             lacking = [token]
         return draft

@@ -23,6 +23,7 @@ mostly wrong; the longest that matches decides, and of equal ones the most recen
 LONGEST = 48
 """A match is measured up to this many tokens: beyond, it holds no better."""
 MOST_PROPOSALS = 32
+MASKED = "token that the verifier cannot emit"
 
 
 @dataclass(frozen=True)
@@ -102,7 +103,8 @@ class LookupDrafter:
     masked
         Ids that the verifier cannot emit: a proposal ends before them.
     eog_ids
-        Tokens after which nothing is worth proposing. They stay in the draft.
+        Tokens that end the text, after which nothing is worth proposing: `Stop.eog_ids`. They stay
+        in the draft.
     """
 
     name = kind = "lookup"
@@ -123,9 +125,16 @@ class LookupDrafter:
     def outlook(self, tokens: Sequence[int]) -> Outlook:
         """How long the match is, and which token it names."""
         match = self._index.find(tokens)
-        if match is None or tokens[match.at] in self._masked:
-            return Outlook(limit=0)
-        return Outlook(limit=MOST_PROPOSALS, start=match.length, guess=tokens[match.at])
+        if match is None:
+            return Outlook(limit=0, bound="no match")
+        if tokens[match.at] in self._masked:
+            return Outlook(limit=0, bound=MASKED)
+        return Outlook(
+            limit=MOST_PROPOSALS,
+            start=match.length,
+            guess=tokens[match.at],
+            bound="longest lookup",
+        )
 
     def propose(
         self,
@@ -143,8 +152,9 @@ class LookupDrafter:
         match = self._index.find(tokens)
         if match is None:
             return Draft()
-        ids = self._continuation(tokens, match.at, min(limit, MOST_PROPOSALS))
-        return Draft(ids, [Distribution(np.ones(1), np.array([token])) for token in ids])
+        ids, ended = self._continuation(tokens, match.at, min(limit, MOST_PROPOSALS))
+        certain = [Distribution(np.ones(1), np.array([token])) for token in ids]
+        return Draft(ids, certain, ended=ended)
 
     def truncate(self, n_past: int) -> None:
         """Forget the text if part of what was indexed goes; it is read again when next needed."""
@@ -154,14 +164,14 @@ class LookupDrafter:
     def restart(self, n_past: int) -> None:
         """Nothing: a lookup lags behind nothing."""
 
-    def _continuation(self, tokens: Sequence[int], at: int, limit: int) -> list[int]:
-        """What followed `at`; where that reaches the text's end, it goes on with itself."""
+    def _continuation(self, tokens: Sequence[int], at: int, limit: int) -> tuple[list[int], str]:
+        """What followed `at`, and why it ended early; at the text's end it goes on with itself."""
         ids: list[int] = []
         for place in range(at, at + limit):
             token = tokens[place] if place < len(tokens) else ids[place - len(tokens)]
             if token in self._masked:
-                break
+                return ids, MASKED
             ids.append(token)
-            if token in self._eog_ids:
-                break
-        return ids
+            if token in self._eog_ids and len(ids) < limit:
+                return ids, "end token"
+        return ids, ""

@@ -103,13 +103,21 @@ class Pair:
             Tokens fed between two reports, and the longest wait of a Ctrl-C.
         report
             Called with the number of tokens that the model being fed holds.
+
+        Raises
+        ------
+        UsageError
+            If the verifier lacks one of `tokens`.
+        ContextError
+            If a context cannot hold them.
         """
         _check_tokens(tokens, self.verifier)
         seconds = []
         with self._owned():
             for model in self.models:
+                fed = tokens if model is self.verifier else readable(tokens, model.n_vocab)
                 begun = model.clock()
-                prefill(model, readable(tokens, model.n_vocab), size, report)
+                prefill(model, fed, size, report)
                 seconds.append(model.clock() - begun)
         return seconds
 
@@ -158,7 +166,7 @@ class Pair:
     ) -> Iterator[Round]:
         reader = self.reader(settings.sampling, keep_logits=keep_logits)
         streams = Streams(settings.seed)
-        drafters = self.drafters(settings, keep_logits=keep_logits)
+        drafters = self.drafters(settings, keep_logits=keep_logits, eog_ids=stop.eog_ids)
         if not drafters:
             return autoregress(self.verifier, tokens, reader=reader, streams=streams, stop=stop)
         return speculate(
@@ -188,15 +196,29 @@ class Pair:
             for model in self.models:
                 _disown(model, owner)
 
-    def drafters(self, settings: Settings, *, keep_logits: bool = False) -> list[Drafter]:
-        """Those that `settings` name, in that order; none without a drafter."""
+    def drafters(
+        self,
+        settings: Settings,
+        *,
+        keep_logits: bool = False,
+        eog_ids: frozenset[int] | None = None,
+    ) -> list[Drafter]:
+        """Those that `settings` name, in that order; none without a drafter.
+
+        Parameters
+        ----------
+        eog_ids
+            Tokens after which they draft no further; by default those that end a text.
+        """
         names = settings.draft
         if names is None:
             names = () if self.drafter is None else ("model",)
-        return [self._drafter(name, settings, keep_logits) for name in names]
+        ends = self.verifier.tokenizer.eog_ids if eog_ids is None else eog_ids
+        return [self._drafter(name, settings, keep_logits, ends) for name in names]
 
-    def _drafter(self, name: str, settings: Settings, keep_logits: bool) -> Drafter:
-        eog_ids = self.verifier.tokenizer.eog_ids
+    def _drafter(
+        self, name: str, settings: Settings, keep_logits: bool, eog_ids: frozenset[int]
+    ) -> Drafter:
         if name == "lookup":
             _require_rollback(self.verifier)
             return LookupDrafter(self._masked.tolist(), eog_ids)

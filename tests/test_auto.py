@@ -259,6 +259,50 @@ def test_costs_are_learnt_from_a_wrong_table() -> None:
     assert done.reasons[:3] == ["audit"] * 3  # T(1) is measured first
 
 
+GPU = Profile(verifier=curve([1, 1.2, 1.6], [1, 9, 33]), drafter=curve([0.25]))
+
+
+@pytest.mark.parametrize("source", ["profile", "table"])
+@pytest.mark.parametrize("told", ["flat", "steep", "gpu"])
+def test_wrong_costs_are_put_right_for_good(told: str, source: Source) -> None:
+    """Nothing pays here, whatever the costs that it was told make of it."""
+    true = profile("Q4_K_M")
+    for ease in EASE.values():
+        chosen = auto(GPU if told == "gpu" else profile(told), source, live=True)
+        done = World(true, lambda n, e=ease: e, SPREAD).run(chosen, 4000)  # type: ignore[misc]
+        assert done.seconds(3000) <= 1.02 * true.verifier(1)
+        assert done.seconds() <= 1.02 * true.verifier(1)
+
+
+def test_one_wrong_sample_is_forgotten_and_what_was_seen_often_is_not() -> None:
+    shape = Profile(verifier=curve([1, 1.1, 1.2]), drafter=curve([0.1]))
+    for samples, kept in ((1, False), (3, True)):
+        costs = Costs(shape, "profile", live=True)
+        for _ in range(samples):
+            costs.learn_verify(2, 3.0)
+            costs.learn_draft(1, 1, 0.5)
+        before = costs.rounds(free=False)[1] - costs.plain
+        for _ in range(400):
+            costs.learn_verify(1, costs.plain)
+        after = costs.rounds(free=False)[1] - costs.plain
+        assert after == pytest.approx(before if kept else 0.2, rel=0.05)
+
+
+@pytest.mark.parametrize("n", [64, 256, 1000, 4000])
+def test_a_search_in_vain_costs_a_hundredth_and_four_tokens(n: int) -> None:
+    """Told in README: 1.05 of plain's time at 64 tokens, 1.02 at 256, 1.01 from a thousand on."""
+    for name in ("F16", "flat", "Q4_K_M"):
+        costs = profile(name)
+        lost = [
+            World(costs, lambda n: -6.0, seed=seed).run(auto(costs, live=True), n)
+            for seed in range(SEEDS)
+        ]
+        seconds = [run.now for run in lost]
+        allowed = (1.01 * (lost[0].length - 64) + 4) * costs.verifier(1)
+        print(f"\n{name}, {n}: {max(seconds) / costs.verifier(1) / n:.3f}")
+        assert max(seconds) <= allowed
+
+
 @pytest.mark.parametrize("unit", [0.01, 100.0])
 def test_a_table_may_be_in_any_unit_of_time(unit: float) -> None:
     """It knows ratios, not seconds; what the first measured round costs is no debt."""

@@ -7,6 +7,7 @@ from collections import Counter
 
 import numpy as np
 import pytest
+from scipy.stats import binom, chi2
 
 from specx.chisquare import LEAST_EXPECTED, MOST_CELLS, _cells, chi_square
 
@@ -55,6 +56,14 @@ def test_rare_outcomes_cannot_hide_in_the_cell_they_share() -> None:
     law = {"a": 0.5, "b": 0.4999, "c": 0.0001}
     assert chi_square({"a": 2000, "b": 1999, "c": 1}, law, 1e-6).holds
     assert not chi_square({"a": 2000, "b": 1000, "c": 1000}, law, 1e-6).holds
+
+
+def test_the_rate_is_split_between_cells_and_rare_outcomes() -> None:
+    rare = chi_square({"a": 2000, "b": 2000}, {"a": 0.5, "b": 0.4999, "c": 0.0001}, 0.02)
+    assert rare.critical == pytest.approx(chi2.isf(0.01, 1))
+    assert rare.most_rare == binom.isf(0.01, 4000, 0.0001) < binom.isf(0.0005, 4000, 0.0001)
+    alone = chi_square({"a": 2000, "b": 2000}, {"a": 0.5, "b": 0.5}, 0.02)
+    assert alone.critical == pytest.approx(chi2.isf(0.02, 1))
 
 
 @pytest.mark.parametrize("trials", [5, 50, 1000, 100_000])

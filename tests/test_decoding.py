@@ -10,9 +10,10 @@ import pytest
 
 from specx import Pair, SamplingParams, Settings, Stop, Tally
 from specx.backend import LogitsBackend
+from specx.drafting import ModelDrafter
 from specx.errors import BackendError, ContextError, LogitsError, UsageError, VocabularyError
 from specx.exactness import target_law
-from specx.sampling import Distribution
+from specx.sampling import Distribution, LogitsReader
 from specx.uncached import Uncached
 from specx_backends.toy import Toy, ToyTable
 
@@ -154,6 +155,37 @@ def test_ends_at_an_end_token_inside_an_accepted_run() -> None:
     assert tally.accepted == 3  # the drafted end token was accepted, and counts as such
     tokens, _, stop, _ = generate(pair, 6, sampling=GREEDY, ignore_eos=True)
     assert (tokens, stop.reason) == ([2, 3, 1, 2, 3, 1], "length")
+
+
+@pytest.mark.parametrize("draft", ["model", "lookup"])
+def test_drafts_go_on_past_end_tokens_that_are_ignored(draft: str) -> None:
+    follows = {(): 2, (2,): 3, (3,): 1, (1,): 2}
+    rows = {c: np.eye(6)[t].tolist() for c, t in follows.items()}
+    pair = Pair(*(Toy(ToyTable(tokens=WORDS, rows=rows, eog=("</s>",))) for _ in range(2)))
+    for ignore_eos, longest in ((True, 5), (False, 1)):
+        tokens = [2, 3, 1, 2, 3, 1, 2, 3]  # an end token comes next
+        stop = Stop(pair.verifier.tokenizer, 40, ignore_eos=ignore_eos)
+        settings = Settings(sampling=GREEDY, gamma=5, draft=(draft,))
+        drafts = [done.draft for done in pair.rounds(tokens, settings, stop)]
+        assert max(len(draft.ids) for draft in drafts) == longest
+        assert {one.ended for one in drafts} == ({""} if ignore_eos else {"end token"})
+        pair.drafter.truncate(0)  # type: ignore[union-attr]
+        pair.verifier.truncate(0)
+
+
+@pytest.mark.parametrize("first", [0, 3])
+def test_a_drafter_proposes_as_many_as_its_context_holds(first: int) -> None:
+    """The last proposal is drawn, and never fed."""
+    model = Toy(cycle(), n_ctx=9)
+    drafter = ModelDrafter(model, LogitsReader("drafter", GREEDY))
+    drafter.restart(first)
+    tokens = [2] * (6 + first)
+    assert drafter.outlook(tokens).limit == 4
+    random = np.random.default_rng(0)
+    assert len(drafter.propose(tokens, 4, random).ids) == 4
+    drafter.truncate(len(tokens) - 1)
+    with pytest.raises(ContextError, match="exceed the context of 9"):
+        drafter.propose(tokens, 5, random)
 
 
 @pytest.mark.parametrize("gamma", [0, 1, 4, 7])

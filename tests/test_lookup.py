@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from specx import lookup
+from specx.drafting import Outlook
 from specx.lookup import MOST_PROPOSALS, SIZES, LookupDrafter, LookupIndex, Match
 
 RNG = np.random.default_rng(0)
@@ -54,13 +55,21 @@ def test_at_most_32_are_proposed() -> None:
 def test_what_the_verifier_cannot_emit_is_not_proposed() -> None:
     text = [1, 2, 3, 4, 5, 6, 1, 2, 3]
     assert proposed(text, masked=[6]) == [4, 5]
+    assert LookupDrafter(masked=[6]).propose(text, 4, RNG).ended == lookup.MASKED
     drafter = LookupDrafter(masked=[4])
-    assert drafter.outlook(text).limit == 0
+    assert drafter.outlook(text) == Outlook(limit=0, bound=lookup.MASKED)
     assert drafter.propose(text, 4, RNG).ids == []
 
 
 def test_nothing_follows_an_end_token() -> None:
-    assert proposed([1, 2, 3, 4, 5, 6, 1, 2, 3], eog_ids=frozenset({5})) == [4, 5]
+    text, drafter = [1, 2, 3, 4, 5, 6, 1, 2, 3], LookupDrafter(eog_ids=frozenset({5}))
+    drafts = [drafter.propose(text, limit, RNG) for limit in (2, 3)]
+    assert [draft.ids for draft in drafts] == [[4, 5], [4, 5]]
+    assert [draft.ended for draft in drafts] == ["", "end token"]
+
+
+def test_a_text_without_a_match_says_so() -> None:
+    assert LookupDrafter().outlook([1, 2, 3, 4]) == Outlook(limit=0, bound="no match")
 
 
 def test_the_outlook_names_the_first_token_and_the_length_of_the_match() -> None:

@@ -86,6 +86,13 @@ def test_ties_are_broken_by_the_lower_id() -> None:
     assert ids_of(distribution(row, SamplingParams(top_p=0.5))) == [0, 1, 2]
 
 
+def test_min_p_comes_after_top_p() -> None:
+    """Before it, min-p would leave weights of 1.8, of which 1.5 reach .8: ids 0 and 1 alone."""
+    row = np.log([1, 0.5, 0.3, *[0.1] * 10]).astype(np.float32)
+    params = SamplingParams(temperature=1, top_p=0.8, min_p=0.2)
+    assert ids_of(distribution(row, params)) == [0, 1, 2]
+
+
 def test_filters_never_leave_nothing() -> None:
     row = np.array([3.0, 2.0], dtype=np.float32)
     assert ids_of(distribution(row, SamplingParams(top_p=1e-9, min_p=1.0))) == [0]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,10 @@ from worlds import Stub, curve, stairs
 
 from specx import Pair, SamplingParams, Settings, Stop
 from specx.cost import Profile
+from specx.drafting import ModelDrafter, Outlook
 from specx.errors import UsageError
+from specx.lookup import LookupDrafter
+from specx.sampling import LogitsReader
 from specx.schedule import (
     Costs,
     EarlyStop,
@@ -116,6 +120,12 @@ def test_entropy_leaves_one_token_and_p_min_may_leave_none() -> None:
     assert entropy.go_on(1, None)
 
 
+def test_a_p_min_of_1_lets_through_what_is_certain() -> None:
+    certain = np.array([3, -np.inf, -np.inf], np.float32)
+    assert best_probability(certain) == 1
+    assert EarlyStop(Fixed(4), p_min=1.0).go_on(0, certain)
+
+
 @pytest.mark.parametrize("name", ["entropy", "p_min"])
 def test_a_threshold_outside_0_to_1_is_refused(name: str) -> None:
     with pytest.raises(UsageError, match="is 1.5; it must lie in"):
@@ -173,6 +183,36 @@ def test_lookup_proposals_cost_the_verifiers_width_alone() -> None:
     assert costs.rounds(free=True)[3] == pytest.approx(costs.rounds(free=False)[3] - 0.6)
 
 
+def test_the_core_is_paid_for_each_row_of_logits() -> None:
+    """A drafted token has one row of the drafter's, and one of the verifier's."""
+    profile = Profile(verifier=curve(stairs(3, step=0.5, n=8)), drafter=curve([0.2]), core=0.01)
+    costs, verifier = Costs(profile, "profile", live=False), profile.verifier
+    for k in range(4):
+        assert costs.rounds(free=False)[k] == pytest.approx(verifier(k + 1) + k * 0.22 + 0.01)
+        assert costs.rounds(free=True)[k] == pytest.approx(verifier(k + 1) + k * 0.01 + 0.01)
+
+
+# Why a fixed gamma proposes fewer
+
+
+class Bound(Stub):
+    """A drafter with room for two."""
+
+    def outlook(self, tokens: Sequence[int]) -> Outlook:
+        return Outlook(limit=2, bound="no match")
+
+
+@pytest.mark.parametrize(
+    ("gamma", "room", "limit", "reason"),
+    [(2, 9, 2, "fixed"), (4, 9, 2, "no match"), (4, 1, 1, "no room"), (4, 2, 2, "no room")],
+)
+def test_a_fixed_gamma_says_why_it_proposes_fewer(
+    gamma: int, room: int, limit: int, reason: str
+) -> None:
+    plan = Fixed(gamma).plan([0] * 9, [Bound()], room)  # type: ignore[list-item]
+    assert (plan.limit, plan.reason) == (limit, reason)
+
+
 # The shipped table
 
 
@@ -223,10 +263,10 @@ WORDS = ("a", "b", "c")
 PLAIN = SamplingParams(temperature=1, top_p=1)
 
 
-def toy(seed: int) -> Toy:
+def toy(seed: int, **more: Any) -> Toy:
     rng = np.random.default_rng(seed)
     rows = {c: rng.dirichlet(np.ones(3)).tolist() for c in [(), (0,), (1,), (2,)]}
-    return Toy(ToyTable(tokens=WORDS, rows=rows))
+    return Toy(ToyTable(tokens=WORDS, rows=rows, **more))
 
 
 def test_a_replay_writes_the_text_again(tmp_path: Path) -> None:
@@ -256,6 +296,40 @@ def test_a_replay_restarts_the_drafter_where_its_run_did() -> None:
     replay = Replay([Step(length=9, drafter="model", gamma=1, restarted=4)])
     plan = replay.plan([0] * 9, [drafter], 4)  # type: ignore[list-item]
     assert (drafter.restarts, plan.limit, plan.restarted) == ([4], 1, 4)
+
+
+def test_a_replay_of_fewer_tokens_keeps_to_its_room() -> None:
+    replay = Replay([Step(length=9, drafter="model", gamma=6)])
+    assert replay.plan([0] * 9, [Stub()], 2).limit == 2  # type: ignore[list-item]
+
+
+def test_a_replay_past_the_drafters_context_is_refused() -> None:
+    steps = [Step(length=9, drafter="model", gamma=3)]
+    drafter = ModelDrafter(toy(2, context=11), LogitsReader("d", PLAIN))
+    assert Replay(steps).plan([0] * 9, [drafter], 3).limit == 3
+    drafter = ModelDrafter(toy(2, context=10), LogitsReader("d", PLAIN))
+    with pytest.raises(
+        UsageError, match="drafts 3 tokens after 9, and this drafter can draft 2 .no room.; replay"
+    ):
+        Replay(steps).plan([0] * 9, [drafter], 3)
+    assert Replay(steps).plan([0] * 9, [drafter], 2).limit == 2  # as room has it
+
+
+def test_a_replay_of_a_lookup_without_its_match_is_refused() -> None:
+    replay = Replay([Step(length=4, drafter="lookup", gamma=1)])
+    with pytest.raises(UsageError, match="this drafter can draft 0 .no match."):
+        replay.plan([0, 1, 2, 3], [LookupDrafter()], 3)
+
+
+def test_a_replay_that_restarts_beyond_the_text_is_refused() -> None:
+    for restarted in (9, 40):
+        replay = Replay([Step(length=9, drafter="model", gamma=1, restarted=restarted)])
+        with pytest.raises(UsageError, match=f"at {restarted} in a text of 9 tokens"):
+            replay.plan([0] * 9, [Stub()], 4)  # type: ignore[list-item]
+    replay = Replay([Step(length=9, drafter="model", gamma=1, restarted=8)])
+    drafter = ModelDrafter(toy(2), LogitsReader("d", PLAIN))
+    plan = replay.plan([0] * 9, [drafter], 4)
+    assert len(drafter.propose([0] * 9, plan.limit, np.random.default_rng(0)).ids) == 1
 
 
 def test_a_replay_elsewhere_is_refused() -> None:

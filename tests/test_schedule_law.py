@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import numpy as np
@@ -38,8 +38,8 @@ def table(seed: int, order: int = 2) -> ToyTable:
 VERIFIER = table(3)
 
 
-def model(sampling: SamplingParams = PLAIN) -> ModelDrafter:
-    return ModelDrafter(Toy(table(8)), LogitsReader("drafter", sampling))
+def model(sampling: SamplingParams = PLAIN, ends: Collection[int] = ()) -> ModelDrafter:
+    return ModelDrafter(Toy(table(8)), LogitsReader("drafter", sampling), frozenset(ends))
 
 
 def auto(verify: Sequence[float] = (1, 1, 1, 1, 1), step: float = 0.01, **changes: Any) -> Auto:
@@ -96,6 +96,8 @@ CASES: dict[str, Make] = {
     "auto, both, model better": lambda: ([model(), LookupDrafter()], mixed(False)),
     "entropy stop": lambda: ([model()], EarlyStop(Fixed(3), entropy=0.8)),
     "p-min": lambda: ([model()], EarlyStop(Fixed(3), p_min=0.7)),
+    "ends at an end token": lambda: ([model(ends={1})], Fixed(2)),
+    "lookup, ends at an end token": lambda: ([LookupDrafter(eog_ids=frozenset({1}))], Fixed(3)),
     "draft at temperature 0": lambda: ([model(SamplingParams(temperature=0))], Fixed(2)),
     "draft at temperature 2": lambda: ([model(SamplingParams(temperature=2, top_p=1))], Fixed(2)),
     "draft with top-p": lambda: ([model(SamplingParams(temperature=1, top_p=0.6))], Fixed(2)),
@@ -147,6 +149,8 @@ SEEN = {
     "auto, both": both,
     "entropy stop": many(1, 2),
     "p-min": many(0, 1),
+    "ends at an end token": many(1, 2),
+    "lookup, ends at an end token": many(0, 1),
 }
 """What each case must have gone through, lest it prove nothing."""
 

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -132,6 +132,18 @@ def test_replaying_a_toy_trace_makes_every_decision_again(
     assert len({n for n, _ in decisions}) > 1 or settings.sampling.greedy
 
 
+@pytest.mark.parametrize("rule", RULES)
+def test_only_block_takes_the_recorded_chances(rule: str, tmp_path: Path) -> None:
+    """The other rules' chances follow from the probabilities, whatever the line says of them."""
+    settings = Settings(rule=rule, sampling=PLAIN, gamma=3, seed=5)
+    generate(toy_pair(), tmp_path / "a.jsonl", settings, 200)
+    trace = read_trace(tmp_path / "a.jsonl")
+    for done in trace.rounds:
+        done.draft[:] = [replace(token, chance=0.0) for token in done.draft]
+    decisions = replay(trace)
+    assert ([again for _, again in decisions] == [n for n, _ in decisions]) is (rule != "block")
+
+
 @pytest.mark.parametrize("settings", SETTINGS, ids=names)
 def test_replaying_a_trace_of_the_demo_pair_makes_every_decision_again(
     settings: Settings, demo_pair: Pair, tmp_path: Path
@@ -224,6 +236,16 @@ def test_plain_decoding_is_traced_too(tmp_path: Path) -> None:
     assert {done.reason for done in trace.rounds} == {"no drafter"}
     assert {done.last.origin for done in trace.rounds} == {"plain"}
     assert all(done.last.target is not None for done in trace.rounds)
+
+
+def test_a_lookup_without_a_match_is_traced_as_such(tmp_path: Path) -> None:
+    settings = Settings(sampling=PLAIN, gamma=3, seed=5, draft=("lookup",))
+    generate(toy_pair(), tmp_path / "a.jsonl", settings, 50)
+    rounds = read_trace(tmp_path / "a.jsonl").rounds
+    assert rounds[0].reason == "no match"
+    assert {done.reason for done in rounds if not done.draft and done is not rounds[-1]} == {
+        "no match"
+    }
 
 
 def test_shorter_drafts_say_why(tmp_path: Path) -> None:

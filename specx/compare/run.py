@@ -16,7 +16,7 @@ from specx.interrupts import held
 from specx.pair import Pair, Settings
 from specx.schedule import Schedule
 from specx.stats import merged
-from specx.vocabulary import drafter_mask, verifier_mask
+from specx.vocabulary import drafter_mask, require_equal_ids, verifier_mask
 
 __all__ = [
     "Comparison",
@@ -205,7 +205,7 @@ def require_same_tokens(systems: Sequence[System], plan: Plan) -> None:
         if ids != theirs:
             raise VocabularyError(_misread(first.name, second.name, prompt.id, ids, theirs))
     try:
-        drafter_mask(one, other)
+        require_equal_ids(one, other)
     except VocabularyError as error:
         raise VocabularyError(
             f"{first.name} and {second.name} have different tokens, so that nothing can be "

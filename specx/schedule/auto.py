@@ -49,6 +49,9 @@ RICH = 6.0
 """Plain tokens in the bank from which looking back need not become rarer."""
 FADE = 0.985
 """What a token of text that was decoded plainly leaves of old labels' weight."""
+STALL, STALL_UNSEEN = 1.25, 4.0
+"""Most of what it should cost that a round is charged with: more is a stall, and no one's fault.
+Where passes of its width were hardly seen, what it should cost may itself be far too low."""
 AUDIT_LEAST, AUDIT_SHARE = 24, 0.005
 """Drafted tokens after which a plain round is due where times are measured, and the share of the
 text that such rounds may lose. All is compared with T(1), which may have changed; where drafting
@@ -372,9 +375,10 @@ class Auto:
             expected += costs.draft(now.outlook.lag + 1) - costs.draft(1)
             expected += (steps - n_proposed) * costs.draft(1)
         spent = expected
-        if costs.live:
+        if costs.live and steps + n_proposed:
             seconds = outcome.draft_seconds + outcome.verify_seconds + outcome.core_seconds
-            spent = min(max(seconds, 0.8 * expected), 1.25 * expected)  # a stall is no one's fault
+            most = STALL if costs.measured(n_proposed + 1) else STALL_UNSEEN
+            spent = min(max(seconds, 0.8 * expected), most * expected)
         self.bank.book(outcome.decided, spent / costs.plain)
 
     def _due(self, gain: float) -> bool:

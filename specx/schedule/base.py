@@ -77,8 +77,11 @@ class Fixed:
         self.gamma = gamma
 
     def plan(self, tokens: Sequence[int], drafters: Sequence[Drafter], room: int) -> Plan:
-        limit = min(self.gamma, most_proposals(drafters[0].outlook(tokens), room))
-        return Plan(drafters[0], limit, "fixed")
+        outlook = drafters[0].outlook(tokens)
+        limit = min(self.gamma, most_proposals(outlook, room))
+        if limit == self.gamma:
+            return Plan(drafters[0], limit, "fixed")
+        return Plan(drafters[0], limit, "no room" if limit == room else outlook.bound)
 
     def go_on(self, k: int, logits: NDArray[np.float32] | None) -> bool:
         return True

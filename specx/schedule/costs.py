@@ -58,6 +58,10 @@ class Costs:
         """Whether T(1) was measured in this run, or never will be."""
         return not self.live or self._verify.n(1) > 0
 
+    def measured(self, width: int) -> bool:
+        """Whether passes of that width were seen often enough to tell a stall."""
+        return self._verify.n(width) >= FIRST
+
     def rounds(self, *, free: bool) -> list[float]:
         """C_k for k = 0, 1, ...; `free` where proposals cost nothing (a lookup's).
 
@@ -88,7 +92,11 @@ class Costs:
             self._rounds.clear()
 
     def _fade(self) -> None:
-        """While nobody drafts, what a stall left is forgotten: it may keep them from it."""
+        """While nobody drafts, what a stall left is forgotten: it may keep them from it.
+
+        What was seen `FIRST` times is no stall, and stays: forgotten, a wrong shape would be tried
+        again and again.
+        """
         self._verify.fade()
         if self._step is not None:
             self._step.fade()
@@ -154,8 +162,11 @@ class _Corrected:
         self.seconds = np.exp(self._log + errors + self._pace).tolist()
 
     def fade(self) -> None:
-        """Return a little to the prior; with the next sample it tells."""
-        self._error = {width: (1 - FADE) * error for width, error in self._error.items()}
+        """Widths seen too seldom to tell a stall return a little to the prior."""
+        self._error = {
+            width: error if self.n(width) >= FIRST else (1 - FADE) * error
+            for width, error in self._error.items()
+        }
 
     def _known(self) -> tuple[list[int], list[float]]:
         widths = sorted(self._error)
@@ -188,8 +199,9 @@ class _Scaled:
         self.scale *= math.exp(step * (sample - math.log(self.scale)))
 
     def fade(self) -> None:
-        """Return a little to the prior."""
-        self.scale **= 1 - FADE
+        """Seen too seldom to tell a stall, it returns a little to the prior."""
+        if self.n < FIRST:
+            self.scale **= 1 - FADE
 
 
 @dataclass

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from specx.codec import Count, Gamma, convert, lines_of, parse, refuse, to_json
 from specx.drafting import Drafter
 from specx.errors import UsageError
-from specx.schedule.base import Outcome, Plan, Schedule
+from specx.schedule.base import Outcome, Plan, Schedule, most_proposals
 
 __all__ = ["Replay", "Step", "Traced", "read_steps", "write_step"]
 
@@ -84,10 +84,21 @@ class Replay:
             )
         drafter = _named(step.drafter, drafters)
         if step.restarted is not None:
+            if step.restarted >= len(tokens):
+                raise UsageError(
+                    f"the replayed trace restarts the drafter at {step.restarted} in a text of "
+                    f"{len(tokens)} tokens; replay a file that --gamma-trace wrote"
+                )
             drafter.restart(step.restarted)
-        return Plan(
-            drafter, min(step.gamma, room), f"replayed: {step.reason}", restarted=step.restarted
-        )
+        limit = min(step.gamma, room)
+        outlook = drafter.outlook(tokens)
+        if limit > most_proposals(outlook, room):
+            raise UsageError(
+                f"the replayed trace drafts {limit} tokens after {len(tokens)}, and this drafter "
+                f"can draft {most_proposals(outlook, room)} ({outlook.bound}); replay with the "
+                "models, context sizes, prompt, sampling and seed of its run"
+            )
+        return Plan(drafter, limit, f"replayed: {step.reason}", restarted=step.restarted)
 
     def go_on(self, k: int, logits: NDArray[np.float32] | None) -> bool:
         return True

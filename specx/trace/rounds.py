@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 
@@ -40,7 +39,7 @@ def record_round(
         index=index,
         position=done.length,
         gamma=proposed,
-        reason=_reason(done, gamma, tokenizer),
+        reason=_reason(done, gamma),
         drafter=done.drafter or None,
         draft=list(_draft_tokens(done, rule, params, tokenizer)),
         expected=done.expected,
@@ -121,12 +120,10 @@ def _origin(done: Round, place: int) -> Origin:
     return "bonus" if done.verdict.n_accepted == len(done.draft.ids) else "correction"
 
 
-def _reason(done: Round, gamma: int | str, tokenizer: Any) -> str:
+def _reason(done: Round, gamma: int | str) -> str:
     """Why this many: what the schedule says, unless the draft came to its end by itself."""
     if not done.drafter:
         return "no drafter"
     if len(done.draft.ids) == gamma:
         return done.reason
-    if done.draft.ids and done.draft.ids[-1] in tokenizer.eog_ids:
-        return "end token"
-    return "no room" if done.reason == "fixed" else done.reason
+    return done.draft.ended or done.reason
