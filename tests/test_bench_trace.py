@@ -364,7 +364,7 @@ def test_each_sampler_rule_and_cache_has_its_plot_against_its_own_baseline(
 def test_an_arm_that_has_not_run_is_left_out(sweep: list[str]) -> None:
     assert bench(*sweep) == 0
     found = summary_of_sweep()
-    arms = [*found.arms[:-1], {**found.arms[-1], "n_runs": 0}]
+    arms: list[Any] = [*found.arms[:-1], {**found.arms[-1], "n_runs": 0}]
     found = replace(found, arms=arms)
     assert [row[0] for row in sweep_tables(found)[0][2]] == ["verifier alone", "gamma 2"]
     assert [series.gammas for series in series_of(found)] == [[2]]

@@ -69,7 +69,7 @@ def file(trace: Trace) -> Path:
 
 def swept() -> BenchSummary:
     whole = record(*(arm(gamma) for gamma in (2, 4, 8)))
-    arms = [{**each, "predicted": each["speedup"] and 2.5} for each in whole["arms"]]
+    arms: list[Any] = [{**each, "predicted": each["speedup"] and 2.5} for each in whole["arms"]]
     return BenchSummary(
         n=30, planned=2, complete=True, arms=arms, profiles={}, warnings=whole["warnings"]
     )

@@ -93,7 +93,7 @@ class BenchTracing:
         """Write what the sweep came to; `record` is what ``--json`` prints."""
         if self._writer is None or self._writer.closed:
             return
-        arms = [{k: v for k, v in arm.items() if k != "runs"} for arm in record["arms"]]
+        arms: list[Any] = [{k: v for k, v in arm.items() if k != "runs"} for arm in record["arms"]]
         kept = ("n", "planned", "complete", "profiles", "warnings")
         self._writer.end_bench(BenchSummary(arms=arms, **{key: record[key] for key in kept}))
 

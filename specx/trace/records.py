@@ -33,6 +33,7 @@ __all__ = [
     "Line",
     "Origin",
     "RoundRecord",
+    "Sampling",
     "SecondsByPart",
     "Summary",
     "SweepArm",
@@ -132,6 +133,15 @@ class FileStart:
     kind: Literal["file"] = "file"
 
 
+class Sampling(TypedDict):
+    """The fields of `specx.SamplingParams`."""
+
+    temperature: Rate
+    top_k: Count
+    top_p: Chance
+    min_p: Chance
+
+
 @dataclass(frozen=True, kw_only=True)
 class Header:
     """What decided a generation."""
@@ -142,8 +152,7 @@ class Header:
     rule: str
     gamma: Gamma | Literal["auto"]
     seed: Count
-    sampling: dict[str, int | Number]
-    """temperature, top_k, top_p, min_p."""
+    sampling: Sampling
     n_vocab: Count
     """Width of the verifier's logits."""
     drafter: str | None

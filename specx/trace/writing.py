@@ -29,6 +29,7 @@ from specx.trace.records import (
     FileStart,
     Header,
     Line,
+    Sampling,
     SecondsByPart,
     Summary,
 )
@@ -190,7 +191,7 @@ def header_for(
         rule=settings.rule,
         gamma=settings.gamma if pair.drafters(settings) else 0,
         seed=settings.seed,
-        sampling=asdict(settings.sampling),
+        sampling=cast(Sampling, asdict(settings.sampling)),
         n_vocab=pair.verifier.n_vocab,
         drafter="+".join(drafter.name for drafter in pair.drafters(settings)) or None,
         labels=dict(labels or {}),
