@@ -6,8 +6,9 @@
     scripts/benchmarks.py page --check                     # only compares
 
 Each table is one `specx bench` command a verifier; its JSON is kept in docs/benchmarks. What
-`--gamma auto`, `specx compare` and other programs give is measured by scripts/measure_auto.py,
-scripts/benchmarks_compare.py and scripts/bench_peers.py, and written into the page here.
+`--gamma auto`, `specx compare`, other programs and a busy machine give is measured by
+scripts/measure_auto.py, scripts/benchmarks_compare.py, scripts/bench_peers.py and
+scripts/measure_busy.py, and written into the page here.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from statistics import median
 from typing import Any
 
 import measure_auto
+import measure_busy
 from benchmarks_compare import compare_tables
 from peers.page import peers_table, rules_table
 from specx.bench import read_results, results_record, summarise
@@ -283,6 +285,11 @@ def auto_part(name: str, words: str) -> str:
     return f"{words}{record.words()}:\n\n{record.table()}"
 
 
+def busy_table() -> str:
+    """Plain decoding beside other programs."""
+    return measure_busy.table(measure_busy.read())
+
+
 def machine_table() -> str:
     """What it was measured on."""
     record = json.loads(file_of("gamma", "F16").read_text(encoding="utf-8"))["provenance"]
@@ -316,6 +323,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "compare": compare_tables,
     "peers": peers_table,
     "rules": rules_table,
+    "busy": busy_table,
 }
 
 if __name__ == "__main__":

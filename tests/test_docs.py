@@ -117,3 +117,20 @@ def test_the_study_is_that_of_its_record() -> None:
     words = (docs / "study" / "words.md").read_text(encoding="utf-8")
     assert (docs / "study.md").read_text(encoding="utf-8") == study_doc.study_page(words, record)
     assert record["n_prompts"] >= 50
+
+
+def test_ratios_on_a_busy_machine_are_of_one_repetition(tmp_path: Path) -> None:
+    """Twice and four times as fast in two repetitions."""
+    busy = script("measure_busy")
+    speeds = {("300000", 0): 10.0, ("500", 0): 20.0, ("300000", 1): 5.0, ("500", 1): 20.0}
+    runs = [
+        {"backend": "llamacpp", "model": "m.gguf", "load": load, "spins": spins,
+         "repetition": repetition, "tok_s": tok_s}
+        for load in busy.LOADS for (spins, repetition), tok_s in speeds.items()
+    ]  # fmt: skip
+    table = busy.table({"settings": {"spins": ["300000", "500"]}, "runs": runs})
+    assert "| m.gguf, llamacpp | nothing | 7.5 | 20.0 | 3.00x (2.00 to 4.00) |" in table
+    other = tmp_path / "other.json"
+    other.write_text("{}")
+    with pytest.raises(SystemExit, match="no record of"):
+        busy.read(other)

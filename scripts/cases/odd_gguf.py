@@ -64,7 +64,7 @@ def tiny_llama(path: Path, keys: Keys | None = None, *, seed: int = 0) -> Path:
 def tiny_gpt2(path: Path, *, positions: int = 64, seed: int = 0) -> Path:
     """A GPT-2 of one layer that learnt only so many positions."""
     width, rng = 32, np.random.default_rng(seed)
-    tokens = ["<|endoftext|>", *(chr(i) for i in range(33, 127)), "\u0120", "\u010a"]
+    tokens = ["<|endoftext|>", *(chr(i) for i in range(33, 127)), "\u0120", "\u010a", "ab"]
     keys: dict[str, tuple[Any, ...]] = {
         "gpt2.context_length": (positions, U32),
         "gpt2.embedding_length": (width, U32),

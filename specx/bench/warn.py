@@ -115,7 +115,8 @@ def _machine(watch: Watch) -> Found:
     if watch.others() > OTHERS:
         yield (
             f"other programs took {watch.others():.0%} of the processor meanwhile",
-            "close them: the threads of a model wait for the slowest among them",
+            "close them, or leave them a core with -t: the threads of a model wait for the slowest "
+            "among them",
         )
 
 
