@@ -8,11 +8,12 @@ by the same door as ours.
 from __future__ import annotations
 
 import os
+import reprlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from importlib.metadata import entry_points
 from types import TracebackType
-from typing import Any, Literal, Protocol, TypeAlias, runtime_checkable
+from typing import Any, Final, Literal, Protocol, TypeAlias, TypeGuard, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -180,20 +181,62 @@ class LoadOptions:
     """Called with the share of the model that is loaded, 0 to 1."""
 
     def __post_init__(self) -> None:
-        for name, kind in OPTION_TYPES.items():
-            value = getattr(self, name)
-            if value is not None and type(value) is not kind:
-                raise UsageError(
-                    f"{name} is {value!r}; it must be of type {kind.__name__}, or None"
-                )
+        for name, least in LEAST.items():
+            _check_number(name, getattr(self, name), least)
+        for name in TEXTS:
+            _check_text(name, getattr(self, name))
+        for name in SWITCHES:
+            _check_switch(name, getattr(self, name))
+        most = THREADS_PER_CORE * (os.cpu_count() or 1)
+        if self.threads is not None and self.threads > most:
+            raise OptionError(
+                f"threads is {shown(self.threads)}; at most {most} make sense on this machine "
+                f"({THREADS_PER_CORE} per logical core)"
+            )
 
 
-OPTION_TYPES: dict[str, type] = {
-    **dict.fromkeys(("n_ctx", "n_batch", "n_gpu_layers", "threads"), int),
-    **dict.fromkeys(("cache_type_k", "cache_type_v", "dtype", "device", "weights_cache"), str),
-    **dict.fromkeys(("offline", "drafts", "verbose"), bool),
-}
-"""What a field that is set must be. Whether its value will do, the backend says."""
+LEAST: Final = {"n_ctx": 1, "n_batch": 1, "n_gpu_layers": -1, "threads": 1}
+MOST: Final = 2**31 - 1
+"""Runtimes hold these numbers in a C int, where a larger one would wrap around."""
+THREADS_PER_CORE: Final = 8
+"""Runtimes reserve memory for each thread, and die of some thousands."""
+TEXTS: Final = ("cache_type_k", "cache_type_v", "dtype", "device", "weights_cache")
+SWITCHES: Final = ("offline", "drafts", "verbose")
+
+
+def _check_number(name: str, value: object, least: int) -> None:
+    if value is None:
+        return
+    if not is_whole(value):
+        raise UsageError(f"{name} is {shown(value)}; it must be a whole number, or None")
+    if not least <= value <= MOST:
+        raise OptionError(
+            f"{name} is {shown(value)}; it must be a whole number from {least} to {MOST}"
+        )
+
+
+def _check_text(name: str, value: object) -> None:
+    if value is not None and not isinstance(value, (str, os.PathLike)):
+        raise UsageError(f"{name} is {shown(value)}; it must be a string, or None")
+
+
+def _check_switch(name: str, value: object) -> None:
+    if value is not None and not isinstance(value, bool):
+        raise UsageError(f"{name} is {shown(value)}; it must be True or False")
+
+
+def is_whole(value: object) -> TypeGuard[int]:
+    """Whether `value` is a whole number, Python's or NumPy's; a bool answers another question."""
+    return isinstance(value, (int, np.integer)) and not isinstance(value, bool)
+
+
+def shown(value: object) -> str:
+    """`value` for a message: cut where it is long, as Python refuses to print huge ints."""
+    if isinstance(value, int) and value.bit_length() > 200:
+        return f"a number of {value.bit_length()} bits"
+    return reprlib.repr(value)
+
+
 NOT_CHOICES = frozenset({"drafts", "verbose", "need_ctx", "progress"})
 """Fields that any backend may pass over without changing what was asked for."""
 
@@ -289,16 +332,16 @@ def check_forward(
     Raises
     ------
     BackendError
-        If there are none, fewer than the rows asked for, or one is no id of the vocabulary.
+        If they are not a sequence, there are none, fewer than the rows asked for, or one is not
+        an id of the vocabulary.
     ContextError
         If they do not fit into what is left of the context.
     """
-    ids = np.asarray(tokens)
-    if not 0 <= n_logits <= ids.size or ids.size == 0:
-        raise BackendError(f"{backend.name}: {n_logits} rows of {ids.size} tokens were asked for")
-    if ids.dtype.kind not in "iu" or ids.min() < 0 or ids.max() >= backend.n_vocab:
-        bad = next(t for t in tokens if not (t == int(t) and 0 <= t < backend.n_vocab))
-        raise BackendError(f"{backend.name}: token {bad} is outside its {backend.n_vocab} entries")
+    ids = _token_ids(backend, tokens)
+    if not (is_whole(n_logits) and 0 <= n_logits <= ids.size) or ids.size == 0:
+        raise BackendError(
+            f"{backend.name}: {shown(n_logits)} rows of {ids.size} tokens were asked for"
+        )
     if backend.n_past + ids.size > backend.n_ctx:
         raise ContextError(
             f"{backend.name}: {backend.n_past} tokens and {ids.size} more exceed the context of "
@@ -307,9 +350,25 @@ def check_forward(
     return ids
 
 
+def _token_ids(backend: LogitsBackend, tokens: Any) -> NDArray[np.integer[Any]]:
+    """`tokens` as an array, (n,), if they are a sequence of ids of the vocabulary."""
+    listed = isinstance(tokens, Sequence) and not isinstance(tokens, (str, bytes, bytearray))
+    if not listed and not (isinstance(tokens, np.ndarray) and tokens.ndim == 1):
+        raise BackendError(
+            f"{backend.name}: tokens are a {type(tokens).__name__}; give a list of token ids"
+        )
+    bad = [t for t in tokens if not (is_whole(t) and 0 <= t < backend.n_vocab)]
+    if bad:
+        raise BackendError(
+            f"{backend.name}: token {shown(bad[0])} is outside its {backend.n_vocab} entries"
+        )
+    return np.asarray(tokens, dtype=np.int64)
+
+
 def check_truncate(backend: LogitsBackend, n_past: int) -> None:
     """Raise BackendError unless `n_past` is a position that the cache holds."""
-    if not 0 <= n_past <= backend.n_past:
+    if not (is_whole(n_past) and 0 <= n_past <= backend.n_past):
         raise BackendError(
-            f"{backend.name}: cannot truncate to {n_past}; the cache holds {backend.n_past} tokens"
+            f"{backend.name}: cannot truncate to {shown(n_past)}; the cache holds "
+            f"{backend.n_past} tokens"
         )

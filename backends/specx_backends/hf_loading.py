@@ -55,10 +55,6 @@ class Loaded:
 
 def check_options(options: LoadOptions) -> None:
     """Raise OptionError for a value that no model could be loaded with."""
-    for name in ("n_ctx", "n_batch", "threads"):
-        value = getattr(options, name)
-        if value is not None and value < 1:
-            raise OptionError(f"{name} is {value}; it must be at least 1")
     cache = options.weights_cache
     if cache is not None and not Path(cache).is_dir():
         raise OptionError(f"weights_cache '{cache}' is not a folder; make it first")

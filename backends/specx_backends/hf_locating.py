@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 from typing import Any
 
 from specx.backend import LoadOptions
-from specx.errors import ModelError
+from specx.errors import ModelError, SpecxError
+from specx.inputs import read_text, require_regular
 from specx_backends.hf_library import first_line, require
 from specx_backends.llamacpp_loading import check_file
 
@@ -15,7 +17,15 @@ __all__ = ["locate"]
 
 HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?")
 HUB_FILES = ["*.safetensors", "*.json", "*.model", "*.txt", "*.jinja"]
+HUB_COPIES = ["*/*", "consolidated*"]
+"""Copies of the same weights for other programs: in folders (``original/``, ``onnx/``), and
+Mistral's beside them. A pattern's ``*`` matches slashes too, so `HUB_FILES` alone would take them.
+"""
+WANTED: dict[str, Any] = {"allow_patterns": HUB_FILES, "ignore_patterns": HUB_COPIES}
+"""Asked of the hub and of its cache alike, which is incomplete where it lacks a file asked for."""
 HUB_TIMEOUT = 5.0
+WHOLE, INDEX = "model.safetensors", "model.safetensors.index.json"
+"""Where transformers looks for weights: one file, else the list of all."""
 PICKLED = ("*.bin", "*.pt", "*.pth", "*.ckpt")
 
 
@@ -26,11 +36,14 @@ def locate(name: str, options: LoadOptions) -> Path:
     ------
     ModelError
         If there is no such thing, or it holds no weights that can be loaded.
+    UsageError
+        If it is neither a regular file nor a folder, or a file of the folder cannot be read.
     """
     path = Path(name)
     if path.is_dir():
         check_folder(path)
     elif path.exists() or name.endswith(".gguf") or not HUB_ID.fullmatch(name):
+        require_regular(path, "the model")  # else a pipe would be waited for
         check_file(path)
     else:
         path = hub_folder(name, offline=bool(options.offline))
@@ -44,7 +57,10 @@ def check_folder(folder: Path) -> None:
         files = sorted(folder.glob("*.gguf"))
         remedy = f"name the file, such as '{files[0]}'" if files else "give a model's folder"
         raise ModelError(f"'{folder}' is a directory without a config.json; {remedy}")
-    if any(folder.glob("*.safetensors")):
+    if (folder / WHOLE).is_file():
+        return
+    if (folder / INDEX).exists():
+        check_shards(folder)
         return
     pickled = sorted(file.name for pattern in PICKLED for file in folder.glob(pattern))
     if pickled:
@@ -52,7 +68,24 @@ def check_folder(folder: Path) -> None:
             f"'{folder}' holds pickled weights only ({pickled[0]}), which can run code when they "
             "are loaded; convert them to safetensors"
         )
-    raise ModelError(f"'{folder}' holds no weights (*.safetensors); download it again")
+    found = sorted(file.name for file in folder.glob("*.safetensors"))
+    lacks = f", only {found[0]} without {INDEX}" if found else ""
+    raise ModelError(f"'{folder}' holds no weights ({WHOLE}){lacks}; download it again")
+
+
+def check_shards(folder: Path) -> None:
+    """Raise ModelError unless every file that the index of `folder` names is there."""
+    text = read_text(folder / INDEX, "the index of the weights")
+    try:
+        named = {str(name) for name in json.loads(text)["weight_map"].values()}
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+        raise ModelError(f"'{folder / INDEX}' is damaged; download it again") from error
+    missing = sorted(name for name in named if not (folder / name).is_file())
+    if missing or not named:
+        raise ModelError(
+            f"'{folder}' lacks {len(missing)} of the {len(named)} files that {INDEX} names"
+            f"{', such as ' + missing[0] if missing else ''}; download it again"
+        )
 
 
 def hub_folder(name: str, *, offline: bool) -> Path:
@@ -69,7 +102,7 @@ def hub_folder(name: str, *, offline: bool) -> Path:
         )
     try:
         hub.HfApi().model_info(name, timeout=HUB_TIMEOUT)  # else a download retries for minutes
-        return Path(hub.snapshot_download(name, allow_patterns=HUB_FILES))
+        return Path(hub.snapshot_download(name, **WANTED))
     except Exception as error:  # of the HTTP client, of the hub, of the file system
         raise ModelError(
             f"'{name}' is no file or folder, nor cached, and cannot be downloaded "
@@ -78,9 +111,9 @@ def hub_folder(name: str, *, offline: bool) -> Path:
 
 
 def cached_folder(hub: Any, name: str) -> Path | None:
-    """The folder of `name` in the cache."""
+    """The folder of `name` in the cache, whole as far as `WANTED` goes."""
     try:
-        return Path(hub.snapshot_download(name, local_files_only=True))
+        return Path(hub.snapshot_download(name, local_files_only=True, **WANTED))
     except (OSError, ValueError):  # not cached; not a name that the hub allows
         return None
 
@@ -89,6 +122,6 @@ def is_whole(folder: Path) -> bool:
     """Whether a cached folder can be loaded as it is."""
     try:
         check_folder(folder)
-    except ModelError:
+    except SpecxError:
         return False
     return True

@@ -32,8 +32,6 @@ CACHE_TYPES = {
 BF16 = 30  # in ggml_type; the bindings leave it out
 DEFAULT_BATCH = 512
 DEFAULT_CTX = 4096
-THREADS_A_CORE = 8
-"""llama.cpp reserves memory for each, and dies of some thousands."""
 MAX_ROWS = 64
 """Rows of logits a call to llama.cpp may ask for; more are fetched in several calls.
 
@@ -102,16 +100,6 @@ class Context:
 
 def check_options(options: LoadOptions) -> None:
     """Raise OptionError for a value that no model could be loaded with."""
-    for name, least in (("n_ctx", 1), ("n_batch", 1), ("threads", 1), ("n_gpu_layers", -1)):
-        value = getattr(options, name)
-        if value is not None and value < least:
-            raise OptionError(f"{name} is {value}; it must be at least {least}")
-    most = THREADS_A_CORE * (os.cpu_count() or 1)
-    if options.threads is not None and options.threads > most:
-        raise OptionError(
-            f"threads is {options.threads}; at most {most} make sense on this machine "
-            f"({THREADS_A_CORE} per logical core)"
-        )
     for name in ("cache_type_k", "cache_type_v"):
         value = getattr(options, name)
         if value is not None and value not in (*CACHE_TYPES, "bf16"):

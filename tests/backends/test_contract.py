@@ -12,6 +12,7 @@ from __future__ import annotations
 import hashlib
 import importlib
 import json
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -476,6 +477,24 @@ MISTAKES: dict[str, tuple[Callable[[LogitsBackend, list[int]], object], type[Exc
     "negative token": (lambda b, ids: b.forward([ids[0], -1]), BackendError),
     "token out of range": (lambda b, ids: b.forward([ids[0], b.n_vocab]), BackendError),
     "context too small": (lambda b, ids: b.forward(ids[:1] * (b.n_ctx - 3)), ContextError),
+    "nested tokens": (lambda b, ids: b.forward(cast(Any, [ids[:2]])), BackendError),
+    "ragged tokens": (lambda b, ids: b.forward(cast(Any, [ids[0], ids[:2]])), BackendError),
+    "a set of tokens": (lambda b, ids: b.forward(cast(Any, set(ids))), BackendError),
+    "bytes": (lambda b, ids: b.forward(b"abc"), BackendError),
+    "text": (lambda b, ids: b.forward(cast(Any, "abc")), BackendError),
+    "one number": (lambda b, ids: b.forward(cast(Any, ids[0])), BackendError),
+    "fractions": (lambda b, ids: b.forward(cast(Any, [float(ids[0])])), BackendError),
+    "an array of fractions": (lambda b, ids: b.forward(cast(Any, np.ones(2))), BackendError),
+    "bools": (lambda b, ids: b.forward([True, False]), BackendError),
+    "None among tokens": (lambda b, ids: b.forward(cast(Any, [ids[0], None])), BackendError),
+    "a token of 70 bits": (lambda b, ids: b.forward([ids[0], 1 << 70]), BackendError),
+    "a token of 5,000 digits": (lambda b, ids: b.forward([10**5000]), BackendError),
+    "a token that would wrap": (lambda b, ids: b.forward([(1 << 32) + ids[0]]), BackendError),
+    "n_logits is a bool": (lambda b, ids: b.forward(ids[:2], True), BackendError),
+    "n_logits is text": (lambda b, ids: b.forward(ids[:2], cast(Any, "1")), BackendError),
+    "truncate to a bool": (lambda b, ids: b.truncate(True), BackendError),
+    "truncate to a fraction": (lambda b, ids: b.truncate(cast(Any, 3.0)), BackendError),
+    "truncate to nothing": (lambda b, ids: b.truncate(cast(Any, None)), BackendError),
     "truncate forwards": (lambda b, ids: b.truncate(b.n_past + 1), BackendError),
     "truncate below 0": (lambda b, ids: b.truncate(-1), BackendError),
 }
@@ -487,11 +506,31 @@ def test_a_mistake_changes_nothing(
 ) -> None:
     call, error = MISTAKES[mistake]
     subject.forward(tokens[:4], 4)
-    with pytest.raises(error):
+    with pytest.raises(error, match=re.escape(subject.name)):
         call(subject, tokens)
     assert subject.n_past == 4
     rows = subject.forward(tokens[4:8], 4)
     np.testing.assert_array_equal(rows, fresh(oracle, chunked(tokens[:8], 4))[4:])
+
+
+@pytest.mark.parametrize("name", ["n_ctx", "n_batch", "threads", "n_gpu_layers"])
+@pytest.mark.parametrize(
+    "value",
+    [(1 << 32) + 1, 1 << 31, -2, True, "5", 2.0, 10**5000],
+    ids=lambda value: str(type(value)),
+)
+def test_numbers_beyond_a_c_int_are_refused(model: Model, name: str, value: Any) -> None:
+    with pytest.raises(OptionError, match=f"{name} is .*; it must be a whole number from"):
+        model.open(**{name: value})
+
+
+def test_ids_may_come_as_any_sequence(
+    subject: LogitsBackend, oracle: LogitsBackend, tokens: list[int]
+) -> None:
+    subject.forward(tuple(tokens[:4]), 4)
+    subject.forward(cast(Any, np.array(tokens[4:6], np.int32)), 2)
+    rows = subject.forward([np.int64(token) for token in tokens[6:8]], 2)
+    np.testing.assert_array_equal(rows, fresh(oracle, [tokens[:4], tokens[4:6], tokens[6:8]])[6:])
 
 
 def test_options_not_honoured_are_refused(model: Model) -> None:

@@ -83,13 +83,13 @@ def tiny(tmp_path: Path) -> Callable[[str], Path]:
 def test_a_wrong_folder(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     assert_one_line(run(tmp_path), str(tmp_path), "without a config.json", "give a model's folder")
-    assert_one_line(run(tmp_path / "no" / "such" / "folder"), "cannot read model")
+    assert_one_line(run(tmp_path / "no" / "such" / "folder"), "cannot read the model")
 
 
 def test_a_folder_without_weights(tiny: Callable[[str], Path]) -> None:
     folder = tiny("Llama")
     (folder / "model.safetensors").unlink()
-    assert_one_line(run(folder), str(folder), "holds no weights (*.safetensors)")
+    assert_one_line(run(folder), str(folder), "holds no weights (model.safetensors)")
 
 
 def test_a_folder_with_pickled_weights_only(tiny: Callable[[str], Path]) -> None:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import importlib
 import json
+import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,7 +18,11 @@ pytest.importorskip("torch")
 
 
 def test_wrong_paths(tmp_path: Path, tiny_llama: Path) -> None:
-    assert "cannot read model" in complaint(tmp_path / "missing.gguf")
+    assert "cannot read the model" in complaint(tmp_path / "missing.gguf")
+    assert "cannot read the model" in complaint(f"{tmp_path}/a\0b")
+    assert "not a regular file" in complaint("/dev/zero")
+    os.mkfifo(tmp_path / "pipe")
+    assert "not a regular file" in complaint(tmp_path / "pipe")
     assert "without a config.json" in complaint(tmp_path)
     (tmp_path / "model.gguf").write_text("no model")
     assert "not a GGUF file" in complaint(tmp_path / "model.gguf")
@@ -26,6 +34,25 @@ def test_a_folder_without_weights(tmp_path: Path, tiny_llama: Path) -> None:
     assert "holds no weights" in complaint(tmp_path)
     (tmp_path / "pytorch_model.bin").write_bytes(b"cos\nsystem\n(S'false'\ntR.")
     assert "pickled weights only (pytorch_model.bin)" in complaint(tmp_path)
+
+
+def test_a_folder_with_a_part_of_its_weights(tmp_path: Path, tiny_llama: Path) -> None:
+    shutil.copytree(tiny_llama, tmp_path, dirs_exist_ok=True)
+    shards = ["model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"]
+    (tmp_path / "model.safetensors").rename(tmp_path / shards[0])
+    message = complaint(tmp_path)
+    assert f"only {shards[0]} without model.safetensors.index.json; download it again" in message
+    index = tmp_path / "model.safetensors.index.json"
+    index.write_text(json.dumps({"weight_map": {"one": shards[0], "other": shards[1]}}))
+    assert f"lacks 1 of the 2 files that {index.name} names, such as {shards[1]}" in complaint(
+        tmp_path
+    )
+    for damaged in ("{}", "[1]", '{"weight_map": {}}', "{", '{"weight_map": 1}'):
+        index.write_text(damaged)
+        assert index.name in complaint(tmp_path)
+    index.unlink()
+    os.mkfifo(index)
+    assert "not a regular file" in complaint(tmp_path)
 
 
 def test_a_damaged_folder(tmp_path: Path, tiny_llama: Path) -> None:
@@ -114,17 +141,68 @@ def test_a_hub_id_with_the_network_away(empty_hub: Any, monkeypatch: pytest.Monk
     assert "cannot be downloaded (Name or service not known); check the name" in message
 
 
+COMMIT = "0" * 40
+COPIES = ["original/model.safetensors", "onnx/model.onnx", "consolidated.safetensors", "big.bin"]
+
+
+def cached(cache: Path, model: Path, name: str) -> Path:
+    """Keep `model` as the hub's library keeps the newest commit of ``some/NAME``; its folder."""
+    repo = cache / f"models--some--{name}"
+    (repo / "refs").mkdir(parents=True)
+    (repo / "refs" / "main").write_text(COMMIT)
+    snapshot = repo / "snapshots" / COMMIT
+    shutil.copytree(model, snapshot)
+    return snapshot
+
+
+def listed(snapshot: Path, *more: str) -> None:
+    """Beside a cached commit, the list of the repository's files that newer libraries keep."""
+    names = [*(file.name for file in snapshot.iterdir()), *more]
+    files = {name: {"size": 1, "blob_id": "0" * 40} for name in names}
+    tree = snapshot.parent.parent / "trees" / f"{COMMIT}.json"
+    tree.parent.mkdir()
+    tree.write_text(json.dumps({"format_version": 1, "files": files}))
+
+
+@pytest.mark.parametrize("lists", [False, True], ids=["without a list", "with a list of all files"])
+@pytest.mark.parametrize("offline", [None, True])
 def test_a_cached_hub_id_needs_no_network(
+    empty_hub: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    tiny_llama: Path,
+    tmp_path: Path,
+    lists: bool,
+    offline: bool | None,
+) -> None:
+    name = f"model-{lists}-{offline}"  # the library remembers lists by path
+    snapshot = cached(tmp_path, tiny_llama, name)
+    if lists:
+        listed(snapshot, *COPIES)
+    monkeypatch.setattr(empty_hub.HfApi, "model_info", None)
+    with load(f"some/{name}", offline=offline) as model:
+        assert model.name == f"hf:some/{name}"
+        assert model.forward([5]).shape == (1, 320)
+
+
+def test_a_cache_that_lacks_weights_is_completed(
     empty_hub: Any, monkeypatch: pytest.MonkeyPatch, tiny_llama: Path, tmp_path: Path
 ) -> None:
-    commit = "0" * 40
-    repo = tmp_path / "models--some--model"
-    (repo / "refs").mkdir(parents=True)
-    (repo / "refs" / "main").write_text(commit)
-    snapshot = repo / "snapshots" / commit
-    snapshot.parent.mkdir()
-    snapshot.symlink_to(tiny_llama, target_is_directory=True)
-    monkeypatch.setattr(empty_hub.HfApi, "model_info", None)
-    with load("some/model") as model:
-        assert model.name == "hf:some/model"
+    """And only with what is loaded: not with copies of the weights for other programs."""
+    snapshot = cached(tmp_path, tiny_llama, "torn")
+    listed(snapshot, *COPIES)
+    (snapshot / "model.safetensors").unlink()
+    assert "no model of that name is cached" in complaint("some/torn", offline=True)
+    asked: list[str] = []
+
+    def fetch(repo: str, *, filename: str, **named: object) -> str:
+        asked.append(filename)
+        return str(shutil.copyfile(tiny_llama / filename, snapshot / filename))
+
+    info = SimpleNamespace(sha=COMMIT)
+    monkeypatch.setattr(empty_hub.HfApi, "model_info", lambda self, name, timeout: info)
+    monkeypatch.setattr(empty_hub.HfApi, "repo_info", lambda self, **named: info)
+    download = importlib.import_module("huggingface_hub._snapshot_download")
+    monkeypatch.setattr(download, "hf_hub_download", fetch)
+    with load("some/torn") as model:
         assert model.forward([5]).shape == (1, 320)
+    assert sorted(asked) == sorted(file.name for file in tiny_llama.iterdir())

@@ -260,7 +260,7 @@ def test_a_key_of_any_length_is_read_in_linear_time() -> None:
 def test_more_threads_than_any_machine_has_use_for_are_refused(
     tmp_path: Path, threads: int
 ) -> None:
-    with pytest.raises(OptionError, match=f"threads is {threads}; at most"):
+    with pytest.raises(OptionError, match=f"threads is {threads}; (at most|it must be)"):
         load(write(tmp_path / "sound.gguf"), threads=threads)
 
 

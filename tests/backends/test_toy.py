@@ -327,7 +327,7 @@ def test_the_context_is_as_large_as_needed(
 
 
 def test_a_context_of_nothing_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(OptionError, match="n_ctx is 0; give 1 or more"):
+    with pytest.raises(OptionError, match="n_ctx is 0; it must be a whole number from 1"):
         load(tmp_path, GOOD, LoadOptions(n_ctx=0))
 
 
