@@ -150,8 +150,11 @@ def chat_templates(folder: Path, rng: random.Random, count: int) -> Iterator[Cas
         yield Case("template", f"{text!r:.40}", run("-m", path, "-p", "Hi"))
 
 
-ODD_VALUES: tuple[Any, ...] = (None, True, -1, 0, 1e308, float("inf"), float("nan"), 2**70, "", "x" * 99, [], {},
-              [None], {"a": {}}, [[[[]]]])  # fmt: skip
+ODD_NUMBERS = (-1, 0, 1e308, float("inf"), float("nan"), 2**70)
+ODD_VALUES: tuple[Any, ...] = (
+    *(None, True, "", "x" * 99, [], {}, [None], {"a": {}}, [[[[]]]]),
+    *ODD_NUMBERS,
+)
 
 
 def records(folder: Path, rng: random.Random, count: int) -> Iterator[Case]:
