@@ -395,7 +395,12 @@ def _encode(
     """The prompt's tokens, through the chat template where there is one."""
     system = given["system_prompt"]
     if _template_name(tokenizer, given) == "none":
-        for flag, value in (("-sys", system), ("--template-arg", chat.arguments or None)):
+        asked = {
+            "-sys": system,
+            "--template-arg": chat.arguments or None,
+            "--template-date": given["template_date"],
+        }
+        for flag, value in asked.items():
             if value is not None:
                 raise UsageError(
                     f"{flag} needs a chat template, and none is in use"
