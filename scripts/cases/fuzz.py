@@ -150,7 +150,7 @@ def chat_templates(folder: Path, rng: random.Random, count: int) -> Iterator[Cas
         yield Case("template", f"{text!r:.40}", run("-m", path, "-p", "Hi"))
 
 
-ODD_VALUES = (None, True, -1, 0, 1e308, float("inf"), float("nan"), 2**70, "", "x" * 99, [], {},
+ODD_VALUES: tuple[Any, ...] = (None, True, -1, 0, 1e308, float("inf"), float("nan"), 2**70, "", "x" * 99, [], {},
               [None], {"a": {}}, [[[[]]]])  # fmt: skip
 
 

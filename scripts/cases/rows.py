@@ -61,11 +61,11 @@ def of_file(path: Path) -> list[Case]:
     name = str(path)
     if path.suffix == ".gguf":
         return [Case("file", path.name, run("-m", path, "-p", "Hi"))]
-    readers = {
+    readers: dict[str, list[tuple[str, ...]]] = {
         "jf_bench": [("bench", "--load", name)],
         "jf_trace": [("report", name), ("study", name)],
     }
-    every = [
+    every: list[tuple[str, ...]] = [
         ("bench", "--load", name),
         ("report", name),
         ("study", name),
