@@ -133,13 +133,19 @@ PIECES = (
     "{{ messages | tojson | fromjson }}", "{{ 'x' | regex_replace('(x+)+y', '') }}",
 )  # fmt: skip
 
+EXPRESSIONS = [piece for piece in PIECES if piece.startswith("{{ ")]
+
 
 def chat_templates(folder: Path, rng: random.Random, count: int) -> Iterator[Case]:
     """Pieces of templates in any order, or a sound template with characters changed."""
     sound = tiny_llama(folder / "sound.gguf")
     for number in range(count):
-        if rng.random() < 0.7:
+        way = rng.randrange(3)
+        if way == 0:  # any pieces, most of them refused by the parser
             text = "".join(rng.choice(PIECES) for _ in range(rng.randrange(1, 9)))
+        elif way == 1:  # pieces that stand alone, in a loop that is sound
+            pieces = [rng.choice(EXPRESSIONS) for _ in range(rng.randrange(1, 4))]
+            text = CONTENT.replace("{{ m", "".join(pieces) + "{{ m")
         else:
             letters = list(CONTENT)
             for _ in range(rng.randrange(1, 5)):
@@ -150,8 +156,9 @@ def chat_templates(folder: Path, rng: random.Random, count: int) -> Iterator[Cas
         yield Case("template", f"{text!r:.40}", run("-m", path, "-p", "Hi"))
 
 
-ODD_VALUES: tuple[Any, ...] = (None, True, -1, 0, 1e308, float("inf"), float("nan"), 2**70, "", "x" * 99, [], {},
-              [None], {"a": {}}, [[[[]]]])  # fmt: skip
+ODD_VALUES: tuple[Any, ...] = (
+    None, True, -1, 0, 1e308, float("inf"), float("nan"), 2**70, "", "x" * 99, [], {},
+    [None], {"a": {}}, [[[[]]]])  # fmt: skip
 
 
 def records(folder: Path, rng: random.Random, count: int) -> Iterator[Case]:
@@ -214,7 +221,7 @@ def option_sets(_: Path, rng: random.Random, count: int) -> Iterator[Case]:
     for _number in range(count):
         words = ["run", "-p", "Hi", "-n", "3"]
         for option in rng.sample(OPTIONS, rng.randrange(1, 4)):
-            words += [option, rng.choice(VALUES)]
+            words += [option, rng.choice(VALUES if rng.random() < 0.5 else VALUES[:6])]
         words += rng.sample(FLAGS, rng.randrange(3))
         yield Case("options", " ".join(word[:12] for word in words[5:]), tuple(words))
 
