@@ -203,8 +203,10 @@ def table(record: Record) -> str:
                 ]
                 for spins in (first, *others)
             }
-            cells = [f"{median(each):.1f}" for each in speeds.values() if each]
-            cells += [ratio(speeds[spins], speeds[first]) for spins in others if speeds[spins]]
+            if not all(speeds.values()):
+                continue  # still being measured
+            cells = [f"{median(each):.1f}" for each in speeds.values()]
+            cells += [ratio(speeds[spins], speeds[first]) for spins in others]
             rows.append([f"{model.split('-instruct')[0].split('-Instruct')[0]}, {backend}",
                          load, *cells])  # fmt: skip
     return "".join(f"| {' | '.join(row)} |\n" for row in rows)

@@ -239,7 +239,8 @@ def test_ctrl_c_is_one_line_and_leaves_the_mark_of_an_unfinished_set_up(tmp_path
 def test_the_step_comes_from_the_log(tmp_path: Path, log: str, step: str) -> None:
     code = with_python(tmp_path, "")
     (tmp_path / "log").write_text(log)
-    assert bash(f"{code} log={tmp_path}/log; last_step").stdout.strip() == step
+    done = bash(f"{code} log={tmp_path}/log; last_step")
+    assert (done.returncode, done.stdout.strip()) == (0, step)
 
 
 def run_fetch(*arguments: str) -> subprocess.CompletedProcess[str]:
