@@ -37,10 +37,8 @@ class InputFile(click.Path):
         return [value]
 
 
-class Model(click.ParamType):
+class Model(click.types.StringParamType):
     """A model: a file, a folder, or what else the backend takes."""
-
-    name = "text"
 
     def files(self, value: str) -> Iterable[Path]:
         """The file, with the shards that it is one of; or the files of the folder."""
@@ -53,10 +51,8 @@ class Model(click.ParamType):
         return [path, *path.parent.glob(f"{glob.escape(shard[1])}-*-of-{shard[2]}.gguf")]
 
 
-class CacheFolder(click.ParamType):
+class CacheFolder(click.types.StringParamType):
     """A folder of weights that the backend reads and fills: a folder per model in it."""
-
-    name = "text"
 
     def files(self, value: str) -> Iterable[Path]:
         """What it holds now."""
