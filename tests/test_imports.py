@@ -30,14 +30,7 @@ LEVELS = [
 
 RUNTIMES = {"torch", "transformers", "llama_cpp", "gguf", "specx_backends"}
 COMMAND_LINE = {"click", "rich"}
-CORE_USES = {
-    "numpy",
-    "jinja2",
-    "msgspec",
-    "psutil",
-    "scipy",
-    "tomli",
-}  # tomli: tomllib before Python 3.11
+CORE_USES = {"numpy", "jinja2", "msgspec", "psutil", "scipy", "tomli"}  # tomli: tomllib before Python 3.11
 DRAWING = {"matplotlib"}
 
 

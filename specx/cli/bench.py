@@ -56,6 +56,7 @@ __all__ = ["bench"]
 INTERRUPTED = 130
 OPTIONS = frozenset({*FIELDS, *(f"{field}_draft" for field in FIELDS)} - {"weights_cache"})
 """Of loading; each may change the speed."""
+
 SWEEP = [
     click.option(
         "--gamma", default="2,4,8", show_default=True, help="Tokens to propose in a round."

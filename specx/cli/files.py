@@ -40,8 +40,6 @@ class InputFile(click.Path):
 class Model(click.types.StringParamType):
     """A model: a file, a folder, or what else the backend takes."""
 
-    name = "text"
-
     def files(self, value: str) -> Iterable[Path]:
         """The file, with the shards that it is one of; or the files of the folder."""
         path = Path(value)
@@ -55,8 +53,6 @@ class Model(click.types.StringParamType):
 
 class CacheFolder(click.types.StringParamType):
     """A folder of weights that the backend reads and fills: a folder per model in it."""
-
-    name = "text"
 
     def files(self, value: str) -> Iterable[Path]:
         """What it holds now."""
