@@ -38,11 +38,18 @@ KINDS: dict[str, tuple[str, str, dict[str, Any]]] = {
         {**SHAPE, "sliding_window": WINDOW, "layer_types": LAYERS},
     ),
     "mamba": ("MambaConfig", "MambaForCausalLM", {**RECURRENT, **ENDS}),
+    "gpt2": ("GPT2Config", "GPT2LMHeadModel", {"vocab_size": 320, "n_embd": 32, **ENDS}),
+    "gptj": ("GPTJConfig", "GPTJForCausalLM", {"vocab_size": 320, "n_embd": 32, **ENDS}),
     "openai-gpt": ("OpenAIGPTConfig", "OpenAIGPTLMHeadModel", {"vocab_size": 320, "n_embd": 32}),
     "bert": ("BertConfig", "BertForMaskedLM", {k: SHAPE[k] for k in list(SHAPE)[:5]}),
     "t5": ("T5Config", "T5ForConditionalGeneration", {"vocab_size": 320, "d_model": 32}),
 }
-SIZES = {"openai-gpt": {"n_layer": 1, "n_head": 2}, "t5": {"d_ff": 32, "num_layers": 1}}
+SIZES = {
+    "gpt2": {"n_layer": 1, "n_head": 2, "n_positions": 64},
+    "gptj": {"n_layer": 1, "n_head": 2, "n_positions": 64, "rotary_dim": 8},
+    "openai-gpt": {"n_layer": 1, "n_head": 2},
+    "t5": {"d_ff": 32, "num_layers": 1},
+}
 
 
 def make(folder: Path, kind: str) -> Path:

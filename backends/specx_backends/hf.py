@@ -28,7 +28,7 @@ from specx.backend import (
     check_truncate,
     reject_unsupported,
 )
-from specx.errors import BackendError, ContextError, ModelError, SpecxError
+from specx.errors import BackendError, ContextError, LogitsError, ModelError, SpecxError
 from specx_backends.hf_library import (
     describe_library,
     first_line,
@@ -225,10 +225,20 @@ class HfModel:
         with torch.inference_mode():
             row = torch.as_tensor(ids, dtype=torch.long, device=self._loaded.device)[None]
             logits = self._model(input_ids=row, **self._arguments(ids.size, n_wanted)).logits[0]
+            wanted = logits[len(logits) - n_wanted :]
+            self._check_range(wanted)
         self._n_past += ids.size
         if self._snapshot is not None:
             self._snapshot.tokens_since.extend(ids.tolist())
-        return logits[len(logits) - n_wanted :]
+        return wanted
+
+    def _check_range(self, rows: Any) -> None:
+        """Name the remedy where a float16 overflowed: models trained in bfloat16 can exceed it."""
+        if rows.dtype == self._torch.float16 and not rows.amax(-1).isfinite().all():
+            raise LogitsError(
+                f"{self.name} after position {self._n_past}: the logits hold nan or inf, as "
+                "float16 ends at 65,504; try --dtype float32"
+            )
 
     def _arguments(self, n_tokens: int, n_wanted: int) -> dict[str, Any]:
         """What else this model's forward takes; of logits at least one row, since 0 means all."""

@@ -19,6 +19,7 @@ from specx_backends.openmp import spin_briefly
 
 __all__ = [
     "INSTALL",
+    "Remark",
     "choose_device",
     "describe_library",
     "first_line",
@@ -30,6 +31,10 @@ __all__ = [
 
 INSTALL = "pip install 'specx[hf]'"
 PACKAGES = ("torch", "transformers", "tokenizers", "safetensors", "gguf", "accelerate")
+
+
+class Remark(UserWarning):
+    """Something of ours to tell while transformers is kept quiet."""
 
 
 def require(module: str) -> Any:
@@ -72,12 +77,15 @@ def quiet(verbose: bool) -> Iterator[None]:
     log.set_verbosity_error()
     log.disable_progress_bar()
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
+        with warnings.catch_warnings(record=True) as seen:
+            warnings.simplefilter("always")
             yield
     finally:
         if bars:
             log.enable_progress_bar()
+    for warning in seen:
+        if issubclass(warning.category, Remark):
+            warnings.warn(warning.message, stacklevel=3)
 
 
 def choose_device(torch: Any, name: str | None) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import os
+import re
 import shutil
 import tempfile
 import warnings
@@ -16,9 +17,17 @@ from typing import Any
 
 from specx.backend import LoadOptions, Tokenizer
 from specx.errors import BackendError, ContextError, ModelError, OptionError, SpecxError
-from specx_backends.hf_library import choose_device, first_line, require, versions
+from specx_backends.hf_library import Remark, choose_device, first_line, require, versions
 from specx_backends.hf_locating import locate
 from specx_backends.hf_tokenizer import HfTokenizer, folder_tokenizer, gguf_tokenizer
+from specx_backends.hf_weights import (
+    check_folder_fits,
+    check_gguf_fits,
+    check_gguf_kind,
+    check_gguf_layers,
+    check_layers,
+    pretrained,
+)
 from specx_backends.llamacpp import describe_file
 
 __all__ = [
@@ -124,12 +133,30 @@ def choose_n_ctx(loaded: Loaded, options: LoadOptions, tokenizer: Tokenizer) -> 
         wanted = max(DEFAULT_CTX, options.need_ctx(tokenizer) if options.need_ctx else 0)
         return wanted if trained is None else min(trained, wanted)
     if trained is not None and options.n_ctx > trained:
+        if learns_positions(loaded.model, trained):
+            raise OptionError(
+                f"n_ctx {options.n_ctx} exceeds the {trained} positions that {loaded.path.name} "
+                f"has a table of; give {trained} or less"
+            )
         warnings.warn(
             f"n_ctx {options.n_ctx} exceeds the {trained} positions that {loaded.path.name} was "
             "trained on; text beyond them may be poor",
             stacklevel=2,
         )
     return options.n_ctx
+
+
+def learns_positions(model: Any, trained: int) -> bool:
+    """Whether a table gives each of the `trained` positions a row, so that there are no others.
+
+    Some tables begin with two rows for padding.
+    """
+    tables = (*model.named_parameters(), *model.named_buffers())
+    return any(
+        table.dim() == 2 and 0 <= len(table) - trained <= 2
+        for name, table in tables
+        if re.search(r"position|wpe", name)
+    )
 
 
 # Folders
@@ -143,6 +170,7 @@ def load_folder(name: str, folder: Path, device: Any, options: LoadOptions) -> L
     check_kind(config, folder)
     dtype = choose_dtype(torch, device, options, "auto")
     with one_line(folder):
+        check_folder_fits(folder, dtype)
         model = from_folder(folder, config, dtype, device)
         tokenizer = folder_tokenizer(folder, n_vocab_of(config), config_ends(model))
     report(options, 1.0)
@@ -153,9 +181,8 @@ def load_folder(name: str, folder: Path, device: Any, options: LoadOptions) -> L
 
 def from_folder(folder: Path, config: Any, dtype: Any, device: Any) -> Any:
     """The model in `folder`, on `device`."""
-    auto = require("transformers").AutoModelForCausalLM
-    model = auto.from_pretrained(
-        str(folder), config=config, dtype=dtype, use_safetensors=True, **LOCAL
+    model = pretrained(
+        folder, str(folder), config=config, dtype=dtype, use_safetensors=True, **LOCAL
     )
     return model.to(device)
 
@@ -181,6 +208,7 @@ def check_kind(config: Any, path: Path) -> None:
         raise ModelError(f"'{path}' is an encoder-decoder model ({kind}); {ENCODERS}")
     if kind not in known or not getattr(config, "is_decoder", True):
         raise ModelError(f"'{path}' is no decoder ({kind}), so it has no KV cache; {ENCODERS}")
+    check_layers(path, config)
 
 
 def n_vocab_of(config: Any) -> int:
@@ -205,8 +233,10 @@ def one_line(path: Path) -> Iterator[None]:
         raise BackendError(
             f"{first_line(error)}; it comes with: pip install 'specx[hf]'"
         ) from error
-    except MemoryError as error:
-        raise ContextError(f"not enough memory to load '{path}'") from error
+    except (MemoryError, require("torch").OutOfMemoryError) as error:
+        raise ContextError(
+            f"not enough memory to load '{path}'; try a narrower --dtype or a smaller model"
+        ) from error
     except Exception as error:  # of transformers, safetensors, gguf, struct, json: no common base
         raise ModelError(_failure(path, first_line(error))) from error
 
@@ -226,6 +256,7 @@ def load_gguf(path: Path, device: Any, options: LoadOptions) -> Loaded:
     torch = require("torch")
     require("accelerate")  # without it transformers refuses GGUF files, with another install line
     with one_line(path):
+        check_gguf_kind(path)
         metadata = read_gguf(path)
     own = getattr(torch, GGUF_DTYPES.get(metadata.get("general.file_type", -1), "float32"))
     dtype = choose_dtype(torch, device, options, own)
@@ -242,9 +273,10 @@ def load_gguf(path: Path, device: Any, options: LoadOptions) -> Loaded:
 def read_gguf(path: Path) -> Mapping[str, Any]:
     """The file's key-value pairs; of the long arrays, only the tokens are there as a list."""
     reader = require("transformers.integrations.gguf")
-    metadata, _ = reader.read_gguf_metadata(str(path), ("tokenizer.ggml.tokens",))
+    metadata, tensors = reader.read_gguf_metadata(str(path), ("tokenizer.ggml.tokens",))
     if "tokenizer.ggml.tokens" not in metadata:
         raise ModelError(f"'{path}' has no vocabulary; give a file with a tokenizer")
+    check_gguf_layers(path, metadata, tensors)
     return dict(metadata)
 
 
@@ -253,10 +285,14 @@ def gguf_model(path: Path, dtype: Any, device: Any, options: LoadOptions) -> Any
     if options.weights_cache is None:
         return dequantise(path, dtype, options).to(device)
     folder = Path(options.weights_cache) / cache_key(path, dtype)
-    if not folder.is_dir():
-        store(dequantise(path, dtype, options), folder)
-    config = require("transformers").AutoConfig.from_pretrained(str(folder), **LOCAL)
-    return from_folder(folder, config, dtype, device)
+    if folder.is_dir():
+        try:
+            return stored(folder, dtype, device)
+        except ModelError as error:
+            warnings.warn(f"'{folder}' is made again: {error}", Remark, stacklevel=2)
+            remove(folder)
+    store(dequantise(path, dtype, options), folder)
+    return stored(folder, dtype, device)
 
 
 def dequantise(path: Path, dtype: Any, options: LoadOptions) -> Any:
@@ -266,7 +302,9 @@ def dequantise(path: Path, dtype: Any, options: LoadOptions) -> Any:
     with parsed_once(options):
         config = transformers.AutoConfig.from_pretrained(str(path.parent), **where)
         check_kind(config, path)
-        return transformers.AutoModelForCausalLM.from_pretrained(
+        check_gguf_fits(path, dtype)
+        return pretrained(
+            path,
             str(path.parent),
             config=config,
             dtype=dtype,
@@ -326,19 +364,48 @@ def cache_key(path: Path, dtype: Any) -> str:
     return f"{path.stem}-{digest[:16]}"
 
 
+def stored(folder: Path, dtype: Any, device: Any) -> Any:
+    """The model that `store` wrote to `folder`."""
+    with one_line(folder):
+        config = require("transformers").AutoConfig.from_pretrained(str(folder), **LOCAL)
+        return from_folder(folder, config, dtype, device)
+
+
+def remove(folder: Path) -> None:
+    """Remove dequantised weights that cannot be loaded."""
+    try:
+        shutil.rmtree(folder)
+    except OSError as error:
+        raise OptionError(
+            f"weights_cache: '{folder}' is damaged and cannot be removed "
+            f"({error.strerror or error})"
+        ) from error
+
+
 def store(model: Any, folder: Path) -> None:
     """Write `model` to `folder`, which appears only when it is whole."""
     model.hf_quantizer = model.config.quantization_config = None
-    partial = Path(tempfile.mkdtemp(prefix=".partial-", dir=folder.parent))
+    partial = partial_folder(folder.parent)
     try:
         model.save_pretrained(str(partial))
         _publish(partial, folder)
-    except OSError as error:
+    except (OSError, require("safetensors").SafetensorError) as error:
         raise OptionError(
-            f"weights_cache '{folder.parent}' cannot be written ({error.strerror or error})"
+            f"weights_cache '{folder.parent}' cannot be written ({first_line(error)}); free some "
+            "room, or leave it out"
         ) from error
     finally:
         shutil.rmtree(partial, ignore_errors=True)
+
+
+def partial_folder(parent: Path) -> Path:
+    """A new folder in `parent`."""
+    try:
+        return Path(tempfile.mkdtemp(prefix=".partial-", dir=parent))
+    except OSError as error:
+        raise OptionError(
+            f"weights_cache '{parent}' cannot be written ({error.strerror or error})"
+        ) from error
 
 
 def _publish(partial: Path, folder: Path) -> None:

@@ -11,8 +11,11 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 from tiny_hf import complaint, load
+
+from specx_backends import hf_weights
 
 pytest.importorskip("torch")
 
@@ -53,6 +56,135 @@ def test_a_folder_with_a_part_of_its_weights(tmp_path: Path, tiny_llama: Path) -
     index.unlink()
     os.mkfifo(index)
     assert "not a regular file" in complaint(tmp_path)
+
+
+Change = Callable[[dict[str, Any], dict[str, Any]], object]
+"""What is done to a sound model's tensors and configuration."""
+WRONG: dict[str, tuple[Change, str]] = {
+    "a tensor missing": (
+        lambda tensors, config: tensors.pop("model.layers.1.mlp.up_proj.weight"),
+        "lacks 1 of the 21 tensors of a llama model (model.layers.1.mlp.up_proj.weight)",
+    ),
+    "no tensors": (
+        lambda tensors, config: tensors.clear(),
+        "lacks 21 of the 21 tensors of a llama model (lm_head.weight, model.embed_tokens.weight, "
+        "model.layers.0.input_layernorm.weight, ...)",
+    ),
+    "another model_type": (
+        lambda tensors, config: config.update(model_type="mamba"),
+        "lacks 22 of the 23 tensors of a mamba model",
+    ),
+    "no layers": (
+        lambda tensors, config: config.update(num_hidden_layers=0),
+        "has 0 layers by its configuration",
+    ),
+    "fewer layers": (
+        lambda tensors, config: config.update(num_hidden_layers=1),
+        "has 9 tensors that a llama model of its configuration has no place for",
+    ),
+    "biases that the configuration leaves out": (
+        lambda tensors, config: tensors.update(
+            {"model.layers.0.mlp.up_proj.bias": tensors["model.norm.weight"].repeat(2)}
+        ),
+        "no place for (model.layers.0.mlp.up_proj.bias)",
+    ),
+    "a vocabulary of another size": (
+        lambda tensors, config: config.update(vocab_size=300),
+        "has 2 tensors of another shape than its configuration says (lm_head.weight: [320, 32], "
+        "not [300, 32])",
+    ),
+}
+
+
+def change(folder: Path, edit: Change) -> None:
+    """Rewrite the weights and the configuration of `folder`."""
+    from safetensors.torch import load_file, save_file
+
+    weights, settings = folder / "model.safetensors", folder / "config.json"
+    tensors, config = load_file(weights), json.loads(settings.read_text())
+    edit(tensors, config)
+    save_file(tensors, weights, {"format": "pt"})
+    settings.write_text(json.dumps(config))
+
+
+@pytest.mark.parametrize("fault", WRONG)
+def test_weights_that_are_not_the_configurations(
+    tmp_path: Path, tiny_llama: Path, fault: str
+) -> None:
+    shutil.copytree(tiny_llama, tmp_path, dirs_exist_ok=True)
+    edit, words = WRONG[fault]
+    change(tmp_path, edit)
+    assert words in complaint(tmp_path)
+
+
+def test_weights_that_a_model_shares_or_computes_may_be_missing_or_left_over(
+    tmp_path: Path, tiny_llama: Path
+) -> None:
+    def share(tensors: dict[str, Any], config: dict[str, Any]) -> None:
+        del tensors["lm_head.weight"]
+        config["tie_word_embeddings"] = True
+        extra = tensors["model.norm.weight"]
+        tensors["model.layers.0.self_attn.rotary_emb.inv_freq"] = extra.clone()
+        tensors["vision_tower.layers.0.norm.weight"] = extra.clone()
+
+    shutil.copytree(tiny_llama, tmp_path, dirs_exist_ok=True)
+    change(tmp_path, share)
+    with load(tmp_path) as model:
+        assert model.forward([5]).shape == (1, 320)
+
+
+# Memory
+
+
+def test_weights_that_exceed_the_memory(
+    tmp_path: Path, tiny_llama: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import torch
+
+    def halve(tensors: dict[str, Any], config: dict[str, Any]) -> None:
+        tensors.update({name: tensor.bfloat16() for name, tensor in tensors.items()})
+
+    shutil.copytree(tiny_llama, tmp_path, dirs_exist_ok=True)
+    change(tmp_path, halve)
+    with load(tmp_path) as model:
+        weights = model.module.state_dict().values()  # type: ignore[attr-defined]
+        needed = sum(weight.nbytes for weight in weights if weight.dtype == torch.float32)
+    monkeypatch.setattr(hf_weights, "available_memory", lambda: needed)
+    load(tmp_path).close()
+    monkeypatch.setattr(hf_weights, "available_memory", lambda: needed - 1)
+    message = complaint(tmp_path)
+    assert f"the weights of '{tmp_path}' take" in message
+    assert "in float32" in message
+    assert "try --dtype bfloat16, or a smaller model" in message
+    load(tmp_path, dtype="bfloat16").close()  # stays mapped from the file
+    load(tiny_llama).close()
+
+
+def test_a_number_that_float16_lacks_is_named_with_a_remedy(
+    tmp_path: Path, tiny_llama: Path
+) -> None:
+    def grow(tensors: dict[str, Any], config: dict[str, Any]) -> None:
+        tensors["lm_head.weight"] *= 1e5
+
+    shutil.copytree(tiny_llama, tmp_path, dirs_exist_ok=True)
+    change(tmp_path, grow)
+    with load(tmp_path) as model:
+        assert np.isfinite(model.forward([5])).all()
+    message = complaint(tmp_path, dtype="float16")
+    assert "the logits hold nan or inf, as float16 ends at 65,504; try --dtype float32" in message
+
+
+@pytest.mark.parametrize("kind", ["gpt2", "gptj"])
+def test_a_table_of_positions_bounds_the_context(
+    tiny_folders: Callable[[str], Path], kind: str
+) -> None:
+    folder = tiny_folders(kind)
+    message = complaint(folder, n_ctx=65)
+    assert f"n_ctx 65 exceeds the 64 positions that {folder.name} has a table of" in message
+    for n_ctx in (64, None):
+        with load(folder, n_ctx=n_ctx) as model:
+            assert model.n_ctx == 64
+            assert model.forward([5] * 64).shape == (1, 320)
 
 
 def test_a_damaged_folder(tmp_path: Path, tiny_llama: Path) -> None:
