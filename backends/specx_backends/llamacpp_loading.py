@@ -110,6 +110,8 @@ def check_file(path: Path) -> None:
     """Raise ModelError unless `path` is a file that begins as GGUF files do."""
     if path.is_dir():
         raise ModelError(f"'{path}' is a directory; name the .gguf file in it")
+    if path.exists() and not path.is_file():
+        raise ModelError(f"cannot read model '{path}': it is not a regular file; give a .gguf file")
     try:
         with path.open("rb") as file:
             magic = file.read(4)

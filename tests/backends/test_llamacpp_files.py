@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -247,6 +248,13 @@ def nested_file(folder: Path, nested: Field) -> Path:
     assert key in whole
     path.write_bytes(whole.replace(key, b"zz.key" + (9).to_bytes(4, "little") + array))
     return path
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this system has no named pipes")
+def test_a_pipe_is_refused_and_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.gguf")
+    with pytest.raises(ModelError, match="pipe.gguf': it is not a regular file"):
+        load(tmp_path / "pipe.gguf")
 
 
 def test_a_key_of_any_length_is_read_in_linear_time() -> None:
