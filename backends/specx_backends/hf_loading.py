@@ -390,8 +390,9 @@ def store(model: Any, folder: Path) -> None:
         model.save_pretrained(str(partial))
         _publish(partial, folder)
     except (OSError, require("safetensors").SafetensorError) as error:
+        reason = getattr(error, "strerror", None) or first_line(error)
         raise OptionError(
-            f"weights_cache '{folder.parent}' cannot be written ({first_line(error)}); free some "
+            f"weights_cache '{folder.parent}' cannot be written ({reason}); free some "
             "room, or leave it out"
         ) from error
     finally:
