@@ -289,7 +289,9 @@ def gguf_model(path: Path, dtype: Any, device: Any, options: LoadOptions) -> Any
         try:
             return stored(folder, dtype, device)
         except ModelError as error:
-            warnings.warn(f"'{folder}' is made again: {error}", Remark, stacklevel=2)
+            reason = first_line(error.__cause__ or error)
+            remark = f"weights_cache: '{folder}' is damaged ({reason}); it is made again"
+            warnings.warn(remark, Remark, stacklevel=2)
             remove(folder)
     store(dequantise(path, dtype, options), folder)
     return stored(folder, dtype, device)

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterator
+import os
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import gguf
 import numpy as np
 import pytest
 from numpy.typing import NDArray
@@ -14,7 +17,7 @@ from tiny_hf import complaint, encode, load
 
 from specx.backend import LoadOptions, LogitsBackend, Tokenizer
 from specx.chat import encode_chat, render_chat
-from specx_backends import hf_loading
+from specx_backends import hf_loading, hf_weights
 from specx_backends.hf_tokenizer import gguf_tokenizer
 from specx_backends.llamacpp import backend as llamacpp
 
@@ -167,6 +170,156 @@ def test_a_failed_store_leaves_nothing(
         smollm2, weights_cache=str(tmp_path)
     )
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("damage", ["cut", "removed", "emptied", "another's", "configuration"])
+def test_a_damaged_store_is_made_again(
+    demo_drafter: Path, tmp_path: Path, damage: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from safetensors.torch import save_file
+
+    options = {"weights_cache": str(tmp_path), "threads": 1}
+    with load(demo_drafter, **options) as model:
+        rows = model.forward([5, 6, 7], 3)
+    (folder,) = tmp_path.iterdir()
+    weights = folder / "model.safetensors"
+    if damage == "cut":
+        os.truncate(weights, weights.stat().st_size // 2)
+    elif damage == "removed":
+        weights.unlink()
+    elif damage == "emptied":
+        save_file({}, weights, {"format": "pt"})
+    elif damage == "another's":
+        save_file({"a": torch_ones()}, weights, {"format": "pt"})
+    else:
+        (folder / "config.json").write_text("{")
+    with pytest.warns(UserWarning, match=f"'{folder}' is damaged .*; it is made again") as told:
+        model = load(demo_drafter, **options)
+    assert len(told) == 1
+    np.testing.assert_array_equal(model.forward([5, 6, 7], 3), rows)
+    model.close()
+    monkeypatch.setattr(hf_loading, "dequantise", None)
+    load(demo_drafter, **options).close()  # from what was made again
+
+
+def torch_ones() -> Any:
+    import torch
+
+    return torch.ones(2)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no limit of a file's size")
+def test_a_store_without_room_is_named_and_leaves_nothing(
+    demo_drafter: Path, tmp_path: Path
+) -> None:
+    import resource
+
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, before[1]))
+    try:
+        message = complaint(demo_drafter, weights_cache=str(tmp_path), threads=1)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert message.startswith(f"weights_cache '{tmp_path}' cannot be written (")
+    assert list(tmp_path.iterdir()) == []
+
+
+# GGUF files that are not a whole model
+
+Rewrite = dict[str, Any]
+U16, U32, TEXT = (gguf.GGUFValueType[name] for name in ("UINT16", "UINT32", "STRING"))
+
+
+def rewritten(
+    source: Path, path: Path, put: Rewrite, keep: Callable[[str], bool] = lambda name: True
+) -> Path:
+    """A copy of `source` with other values `put`, and only the tensors to `keep`."""
+    reader = gguf.GGUFReader(source)
+    values = {
+        key: (field.contents(), field.types[0], field.types[-1])
+        for key, field in reader.fields.items()
+        if not key.startswith("GGUF.")
+    }
+    values |= {key: (value, kind, kind) for key, (value, kind) in put.items()}
+    writer = gguf.GGUFWriter(path, values.pop("general.architecture")[0])
+    for key, (value, kind, of) in values.items():
+        sub = of if kind == gguf.GGUFValueType.ARRAY else None
+        writer.add_key_value(key, value, kind, sub_type=sub)
+    for tensor in reader.tensors:
+        if keep(tensor.name):
+            writer.add_tensor(tensor.name, tensor.data, raw_dtype=tensor.tensor_type)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
+
+
+NOT_WHOLE: dict[str, tuple[Rewrite, Callable[[str], bool], str]] = {
+    "the first of three": (
+        {"split.no": (0, U16), "split.count": (3, U16)},
+        lambda name: "blk.0" in name,
+        "is part 1 of a model in 3 files, and transformers reads whole files only; join them",
+    ),
+    "the last of three": (
+        {"split.no": (2, U16), "split.count": (3, U16)},
+        lambda name: "blk.1" in name,
+        "is part 3 of a model in 3 files",
+    ),
+    "a projector": (
+        {"general.architecture": ("clip", TEXT)},
+        lambda name: True,
+        "is the projector of a model that sees or hears (mmproj)",
+    ),
+    "an adapter": ({"general.type": ("adapter", TEXT)}, lambda name: True, "is an adapter (LoRA)"),
+    "a tensor missing": (
+        {},
+        lambda name: name != "blk.1.ffn_up.weight",
+        " tensors of a llama model (model.layers.1.mlp.up_proj.weight); download it again",
+    ),
+    "no tensors": ({}, lambda name: False, "holds no tensors, only metadata"),
+    "no layers": ({}, lambda name: "blk" not in name, " layers, and holds 0; download it again"),
+    "no layers by its metadata": (
+        {"llama.block_count": (0, U32)},
+        lambda name: True,
+        "says that it has 0 layers, and holds ",
+    ),
+    "a layer more by its metadata": (
+        {"llama.block_count": (9, U32)},
+        lambda name: True,
+        "says that it has 9 layers, and holds ",
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", NOT_WHOLE)
+def test_a_file_that_is_not_a_whole_model(demo_drafter: Path, tmp_path: Path, kind: str) -> None:
+    put, keep, words = NOT_WHOLE[kind]
+    path = rewritten(demo_drafter, tmp_path / "model.gguf", put, keep)
+    message = complaint(path, threads=1)
+    assert message.startswith(f"'{path}' ")
+    assert words in message
+
+
+def test_a_rewritten_file_loads(demo_drafter: Path, tmp_path: Path) -> None:
+    """Else the files above might be refused for another reason."""
+    path = rewritten(demo_drafter, tmp_path / "model.gguf", {"general.type": ("model", TEXT)})
+    with load(path, threads=1) as ours, load(demo_drafter, threads=1) as theirs:
+        np.testing.assert_array_equal(ours.forward([5, 6], 2), theirs.forward([5, 6], 2))
+
+
+def test_dequantised_weights_that_exceed_the_memory(
+    demo_drafter: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with load(demo_drafter, threads=1) as model:
+        n_params = model.describe()["n_params"]
+    assert isinstance(n_params, int)
+    monkeypatch.setattr(hf_weights, "available_memory", lambda: 4 * n_params)
+    load(demo_drafter, threads=1).close()
+    monkeypatch.setattr(hf_weights, "available_memory", lambda: 4 * n_params - 1)
+    message = complaint(demo_drafter, threads=1)
+    assert "of memory are available; try --dtype bfloat16, or a smaller model" in message
+    load(demo_drafter, threads=1, dtype="bfloat16").close()
 
 
 def test_libraries_are_left_as_they_were(smollm2: Path) -> None:
