@@ -355,8 +355,8 @@ def specials(folder: Path) -> Iterator[Case]:
         yield Case("80", f"{option} on a full device", run("-p", "Hi", option, "/dev/full"),
                    codes=(2,))  # fmt: skip
     yield Case("80", "--trace beyond the limit of a file's size",
-               ("run", "-p", "Hi", "-n", "200", "-q", "--ignore-eos", "--trace", str(folder / "t.jsonl")),
-               codes=(2,), file_limit=4096)  # fmt: skip
+               ("run", "-p", "Hi", "-n", "200", "-q", "--ignore-eos",
+                "--trace", str(folder / "t.jsonl")), codes=(2,), file_limit=4096)  # fmt: skip
 
 
 # Outputs that are inputs
