@@ -29,6 +29,7 @@ from specx_backends.hf_weights import (
     pretrained,
 )
 from specx_backends.llamacpp import describe_file
+from specx_backends.llamacpp_threads import physical_cores
 
 __all__ = [
     "Loaded",
@@ -74,8 +75,8 @@ def load(name: str, options: LoadOptions) -> Loaded:
     torch = require("torch")
     device = choose_device(torch, options.device)
     path = locate(name, options)
-    if options.threads is not None:
-        torch.set_num_threads(options.threads)
+    # Torch counts slow cores too; fewer than that is somebody's choice (OMP_NUM_THREADS).
+    torch.set_num_threads(options.threads or min(torch.get_num_threads(), physical_cores()))
     return (
         load_gguf(path, device, options)
         if path.is_file()

@@ -13,6 +13,7 @@ import pytest
 from tiny_hf import WINDOW, complaint, encode, load
 
 from specx.errors import BackendError, ContextError
+from specx_backends import hf_loading
 from specx_backends.hf import backend
 from specx_backends.hf import chunks as chunk_calls
 from specx_backends.hf_tokenizer import end_ids
@@ -166,6 +167,22 @@ def test_dtype_and_threads_are_honoured(tiny_llama: Path) -> None:
             assert described["dtype"] == "bfloat16"
             assert described["threads"] == before + 1
             assert model.forward([5, 6], 2).dtype == np.float32
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_slow_cores_do_not_compute_unless_asked(
+    tiny_llama: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import torch
+
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(4)
+        for fast, threads in ((3, 3), (8, 3)):  # the second finds fewer than the fast ones: kept
+            monkeypatch.setattr(hf_loading, "physical_cores", lambda fast=fast: fast)
+            load(tiny_llama).close()
+            assert torch.get_num_threads() == threads
     finally:
         torch.set_num_threads(before)
 
