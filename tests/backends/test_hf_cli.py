@@ -194,13 +194,13 @@ def test_a_drafter_on_llama_cpp_has_the_type_of_its_file(
 
 
 def test_the_base_install_runs_and_says_what_is_missing() -> None:
-    version = without_torch("--version")
-    assert version.returncode == 0, version.stderr
-    lines = version.stdout.splitlines()
+    devices = without_torch("--devices")
+    assert devices.returncode == 0, devices.stderr
+    lines = devices.stdout.splitlines()
     assert f"hf: torch is not installed; {INSTALL}" in lines
     assert [line for line in lines if line.startswith("llamacpp: llama")]
     assert [line for line in lines if line.startswith("toy: ")]
-    assert version.stderr == ""
+    assert devices.stderr == ""
 
 
 def test_the_base_install_writes_text() -> None:
