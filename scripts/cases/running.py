@@ -101,7 +101,7 @@ def _faults(case: Case, outcome: Outcome) -> list[str]:
         found.append(f"unexpected exit code: {outcome.code}")
     if "Traceback (most recent call last)" in outcome.stderr:
         found.insert(0, "traceback")
-    elif outcome.code == 2 and not _one_line(outcome.stderr):
+    elif outcome.code == 2 and "-v" not in case.words and not _one_line(outcome.stderr):
         found.append("not one line that begins with specx:")
     if outcome.peak_mb > LARGE_MB + _size_mb(case):
         found.append(f"memory: {outcome.peak_mb:.0f} MB")
