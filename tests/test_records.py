@@ -22,6 +22,7 @@ from specx.codec import MOST_GAMMA, to_json
 from specx.compare import read_comparison
 from specx.compare.render import as_markdown
 from specx.cost import profile_record, read_profile
+from specx.drafting import Outlook
 from specx.errors import UsageError
 from specx.machine import Watch
 from specx.output import OutputFile
@@ -53,7 +54,8 @@ PROMPTS = ('{"id": "a", "kind": "k|1", "prompt": "one"}', '{"prompt": "one two",
 
 
 @pytest.mark.parametrize(
-    "path", [p for p in sorted(DOCS.glob("*.json")) if not p.name.startswith(("auto", "peers"))]
+    "path",
+    [p for p in sorted(DOCS.glob("*.json")) if not p.name.startswith(("auto", "busy", "peers"))],
 )
 def test_every_committed_record_is_read(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     if path.name.startswith("compare"):
@@ -113,6 +115,9 @@ class Reader:
 
     def restart(self, at: int) -> None:
         assert at >= 0
+
+    def outlook(self, tokens: Sequence[int]) -> Outlook:
+        return Outlook(limit=MOST_GAMMA)
 
 
 def use_steps(path: Path) -> None:

@@ -209,6 +209,8 @@ def test_ctrl_c_is_one_line_and_leaves_the_mark_of_an_unfinished_set_up(tmp_path
     code = with_python(tmp_path, "echo started >&3; exec sleep 60")
     code += "make_venv() { :; }; set_up run"
     setup = ROOT / "scripts" / "setup.sh"
+    # A shell's background job ignores Ctrl-C, and so would bash, which cannot trap it then.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
     process = subprocess.Popen(
         ["bash", "-euo", "pipefail", "-c", f'exec 3>&1; source "{setup}"; {code}'],
         env={"PATH": os.environ["PATH"], "CXX": "true"},
@@ -217,6 +219,7 @@ def test_ctrl_c_is_one_line_and_leaves_the_mark_of_an_unfinished_set_up(tmp_path
         text=True,
         start_new_session=True,  # a terminal's Ctrl-C reaches the whole group
     )
+    signal.signal(signal.SIGINT, before)
     assert process.stdout is not None
     assert process.stdout.readline() == "started\n"
     os.killpg(process.pid, signal.SIGINT)

@@ -105,7 +105,7 @@ def test_a_pair_with_a_renamed_token_runs_and_never_drafts_it() -> None:
 def test_a_prompt_with_an_id_that_the_verifier_lacks_is_refused(wrong: int) -> None:
     pair = Pair(control("<end>"), control("<end>", extra=("c",)))
     with pytest.raises(
-        UsageError, match=f"token {wrong} at place 1 of the prompt is outside the 3"
+        UsageError, match=rf"tokens\[1\] is {wrong}; it must be a whole number, 0 to 2"
     ):
         pair.prefill([0, wrong, 1])
     assert pair.verifier.n_past == 0
