@@ -7,7 +7,7 @@ from collections.abc import MutableMapping
 
 __all__ = ["SPINS", "spin_briefly"]
 
-SPINS = "500"
+SPINS = "1000"
 CHOICES = ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")
 """Either says how long to spin; the user's own wins."""
 
