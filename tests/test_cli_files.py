@@ -15,7 +15,7 @@ import click
 import pytest
 
 from specx.cli import COMMANDS, cli, main
-from specx.cli.files import READ, Command, OutputPath
+from specx.cli.files import READ, CacheFolder, Command, Model, OutputPath
 from specx.errors import UsageError
 from specx.models import demo_pair, packaged
 from specx.output import LineFile
@@ -188,12 +188,13 @@ def test_a_model_is_all_its_files(place: Path, capsys: Output) -> None:
     assert_refused(capsys, "is the file that --weights-cache cache reads")
 
 
-def test_results_beside_a_models_files_may_be_written_again(place: Path) -> None:
-    (place / "v.toml").rename(place / "model.toml")
-    args = ["run", "--backend", "toy", "-m", "model.toml", "-p", "one", "-n", "3"]
-    for _ in range(2):
-        assert specx(*args, "--weights-cache", "..", "--trace", "t.jsonl") == 2  # toy has no cache
-        assert specx(*args, "--trace", "t.jsonl") == 0
+def test_results_in_a_models_folder_are_no_part_of_it(place: Path) -> None:
+    assert specx(*RUN, "--trace", "t.jsonl") == 0
+    (place / "sub").mkdir()
+    (place / "t.jsonl").rename(place / "sub" / "t.jsonl")
+    (place / "sub" / "config.json").write_text("{}")
+    assert list(Model().files("sub")) == [Path("sub/config.json")]
+    assert list(CacheFolder().files(".")) == [Path("sub/config.json")]
 
 
 @pytest.mark.skipif(os.name == "nt", reason="a POSIX shell")
