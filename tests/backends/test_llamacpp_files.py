@@ -114,6 +114,15 @@ def test_an_odd_file_that_kills_its_trial_is_one_line(tmp_path: Path, kind: type
         load(write(tmp_path / "integers.gguf", tensors=integers))
 
 
+def test_a_file_that_crashes_its_trial_is_one_line(tmp_path: Path) -> None:
+    weights = tiny_gguf.llama_tensors()
+    name = "blk.0.attn_q.weight"
+    wide = {**weights, name: weights[name].astype(np.float64)}  # ends llama.cpp by SIGSEGV
+    with pytest.raises(ModelError, match=r"llama.cpp (crashes on it|gave up)") as error:
+        load(write(tmp_path / "wide.gguf", tensors=wide))
+    assert "\n" not in str(error.value)
+
+
 def test_an_odd_file_that_survives_its_trial_loads(tmp_path: Path) -> None:
     integers = {**tiny_gguf.llama_tensors(), "blk.0.attn_norm.weight": np.ones(32, np.float32)}
     path = write(
@@ -158,14 +167,23 @@ def test_an_end_of_the_library_is_one_line_and_its_code_after_last_words(
     assert ended.stderr.count("\n") == 1
 
 
-def test_several_threads_that_die_of_one_fault_speak_once() -> None:
-    threads = "[threading.Thread(target=die, args=('no use',)) for _ in range(8)]"
-    code = (
-        "import threading, time\nfrom specx.fatal import die, exit_code_when_dying\n"
-        f"with exit_code_when_dying(2):\n    for t in {threads}: t.start()\n    time.sleep(60)"
+@pytest.mark.parametrize(("around", "code"), [("exit_code_when_dying(2)", 2), ("nullcontext()", 0)])
+def test_several_threads_that_die_of_one_fault_speak_once(around: str, code: int) -> None:
+    script = f"""
+import threading
+from contextlib import nullcontext
+from specx.fatal import die, exit_code_when_dying
+with {around}:
+    threads = [threading.Thread(target=die, args=("no use",)) for _ in range(8)]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join()
+"""
+    ended = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60
     )
-    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
-    assert (ended.returncode, ended.stderr) == (2, "specx: no use\n")
+    assert (ended.returncode, ended.stderr) == (code, "specx: no use\n")
 
 
 def test_a_library_user_hears_the_line_and_keeps_the_signal() -> None:
