@@ -13,12 +13,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from importlib.metadata import entry_points
 from types import TracebackType
-from typing import Any, Final, Literal, Protocol, TypeAlias, TypeGuard, runtime_checkable
+from typing import Any, Final, Literal, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
-from specx.errors import BackendError, ContextError, OptionError, UsageError
+from specx.errors import BackendError, ContextError, OptionError, UsageError, is_whole
 
 __all__ = [
     "BackendFactory",
@@ -223,11 +223,6 @@ def _check_text(name: str, value: object) -> None:
 def _check_switch(name: str, value: object) -> None:
     if value is not None and not isinstance(value, bool):
         raise UsageError(f"{name} is {shown(value)}; it must be True or False")
-
-
-def is_whole(value: object) -> TypeGuard[int]:
-    """Whether `value` is a whole number, Python's or NumPy's; a bool answers another question."""
-    return isinstance(value, (int, np.integer)) and not isinstance(value, bool)
 
 
 def shown(value: object) -> str:

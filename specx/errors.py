@@ -12,7 +12,8 @@ SpecxError                  one line that names the value and the remedy; exit c
 
 from __future__ import annotations
 
-from typing import Any
+from numbers import Integral
+from typing import Any, TypeGuard
 
 __all__ = [
     "BackendError",
@@ -23,6 +24,7 @@ __all__ = [
     "SpecxError",
     "UsageError",
     "VocabularyError",
+    "is_whole",
     "whole_number",
 ]
 
@@ -59,6 +61,11 @@ class ContextError(SpecxError):
     """The context or the memory is too small for what was asked."""
 
 
+def is_whole(value: object) -> TypeGuard[int]:
+    """Whether `value` is a whole number, Python's or NumPy's; a bool answers another question."""
+    return isinstance(value, Integral) and not isinstance(value, bool)
+
+
 def whole_number(name: str, value: Any, least: int, most: int | None = None) -> int:
     """`value` as an int, if it is a whole number of `least` or more; NumPy's count too.
 
@@ -67,8 +74,7 @@ def whole_number(name: str, value: Any, least: int, most: int | None = None) -> 
     UsageError
         Otherwise; names the argument `name` and the value.
     """
-    whole = hasattr(value, "__index__") and not isinstance(value, bool)
-    if whole and least <= value and (most is None or value <= most):
+    if is_whole(value) and least <= value and (most is None or value <= most):
         return int(value)
     upper = " or more" if most is None else f" to {most}"
     raise UsageError(f"{name} is {value!r}; it must be a whole number, {least}{upper}")

@@ -10,14 +10,14 @@ from __future__ import annotations
 import functools
 import mmap
 import struct
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeAlias
 
 from specx.errors import ModelError
 
-__all__ = ["Array", "Metadata", "Tensor", "is_gguf", "read_metadata", "read_strings"]
+__all__ = ["Array", "Metadata", "Tensor", "is_gguf", "read_metadata", "read_strings", "what_else"]
 
 MAGIC = b"GGUF"
 VERSIONS = (2, 3)
@@ -158,6 +158,39 @@ def _read(path: Path, *_identity: int) -> Metadata:
             f"{path} is cut short: it has {size:,} bytes and needs over {need:,}; download it again"
         )
     return Metadata(path, size, values, arrays, tensors)
+
+
+def what_else(metadata: Metadata) -> str | None:
+    """What a GGUF file is instead of a language model; None where it may be one."""
+    return next((what for test, what in OTHERS if test(metadata)), None)
+
+
+def _is_later_shard(metadata: Metadata) -> bool:
+    number = metadata.values.get("split.no", 0)
+    return isinstance(number, int) and number > 0
+
+
+def _lacks_tokenizer(metadata: Metadata) -> bool:
+    model = metadata.values.get("tokenizer.ggml.model")
+    return model in (None, "no_vocab", "none") or "tokenizer.ggml.tokens" not in metadata.arrays
+
+
+def _is_of_type(*kinds: str) -> Callable[[Metadata], bool]:
+    return lambda metadata: metadata.values.get("general.type") in kinds
+
+
+EMBEDDERS = ("bert", "nomic-bert", "nomic-bert-moe", "jina-bert-v2", "jina-bert-v3", "t5encoder")
+OTHERS: list[tuple[Callable[[Metadata], bool], str]] = [
+    (_is_later_shard, "a later shard of a model in several files; name its first shard"),
+    (lambda found: found.architecture == "clip", "the vision part of a model (mmproj)"),
+    (_is_of_type("mmproj"), "the vision part of a model (mmproj)"),
+    (_is_of_type("adapter"), "an adapter (LoRA), not a whole model"),
+    (_is_of_type("imatrix"), "an importance matrix"),
+    (lambda found: found.architecture in EMBEDDERS, "an embedding model, which writes no text"),
+    (_lacks_tokenizer, "a model that has no tokenizer (a head for EAGLE or the like)"),
+    (lambda found: not found.tensors and "split.count" not in found.values,
+     "a vocabulary without weights; it holds no tensors"),
+]  # fmt: skip
 
 
 class Cursor:

@@ -12,6 +12,7 @@ from weakref import WeakValueDictionary
 
 from specx.accepting import find_rule
 from specx.backend import LogitsBackend
+from specx.codec import MOST_GAMMA
 from specx.cost import Profile
 from specx.decoding import Round, Stop, autoregress, prefill, speculate
 from specx.drafting import Drafter, ModelDrafter
@@ -284,7 +285,7 @@ TYPES: dict[str, tuple[type, ...]] = {
 
 def _check_types(settings: Settings) -> None:
     if not isinstance(settings.gamma, str):
-        whole_number("gamma", settings.gamma, 0)
+        whole_number("gamma", settings.gamma, 0, MOST_GAMMA)
     elif settings.gamma != "auto":
         raise UsageError(f"gamma is {settings.gamma!r}; give a whole number or 'auto'")
     whole_number("seed", settings.seed, 0, MOST_SEED)

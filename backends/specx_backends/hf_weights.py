@@ -15,7 +15,7 @@ from typing import Any
 
 from specx.errors import ContextError, ModelError
 from specx.memory import available_memory, gigabytes
-from specx.metadata import read_metadata
+from specx.metadata import read_metadata, what_else
 from specx_backends.hf_library import require
 
 __all__ = [
@@ -109,9 +109,10 @@ def check_layers(path: Path, config: Any) -> None:
 def check_gguf_kind(path: Path) -> None:
     """Raise ModelError if `path` is a part of a model, or an addition to one."""
     try:
-        values = read_metadata(path).values
+        metadata = read_metadata(path)
     except ModelError:  # transformers reads it next, and its reason comes with a remedy
         return
+    values = metadata.values
     count, number = values.get("split.count"), values.get("split.no")
     if isinstance(count, int) and count > 1:
         part = f"part {number + 1}" if isinstance(number, int) else "a part"
@@ -119,20 +120,12 @@ def check_gguf_kind(path: Path) -> None:
             f"'{path}' is {part} of a model in {count} files, and transformers reads whole files "
             "only; join them (llama-gguf-split --merge), or give --backend llamacpp"
         )
-    kind = values.get("general.type")
-    if kind == "mmproj" or values.get("general.architecture") == "clip":
-        raise ModelError(
-            f"'{path}' is the projector of a model that sees or hears (mmproj); give the model "
-            "itself"
-        )
-    if kind == "adapter":
-        raise ModelError(f"'{path}' is an adapter (LoRA); give a model that it was merged into")
+    if other := what_else(metadata):
+        raise ModelError(f"'{path}' is {other}; give the GGUF file of a language model")
 
 
 def check_gguf_layers(path: Path, metadata: Mapping[str, Any], tensors: Collection[str]) -> None:
     """Raise ModelError unless the file has tensors of as many layers as it says."""
-    if not tensors:
-        raise ModelError(f"'{path}' holds no tensors, only metadata; download it again")
     held = len({found[1] for name in tensors if (found := re.search(r"\bblk\.(\d+)\.", name))})
     prefix = metadata["general.architecture"]
     said = metadata.get(f"{prefix}.block_count", held)

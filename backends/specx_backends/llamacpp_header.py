@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
+from specx.backend import shown
 from specx.errors import ContextError, ModelError
-from specx.metadata import Metadata, Value, read_metadata, read_strings
+from specx.metadata import Metadata, Value, read_metadata, read_strings, what_else
 
 __all__ = ["CONTROL", "UNUSED", "check_header", "check_positions", "is_odd", "token_kinds"]
 
@@ -26,10 +28,9 @@ ALIGNMENT = 32
 INT32, FLOAT32 = 5, 6  # of GGUF's types
 CONTROL, UNUSED, BYTE_TYPE = 3, 5, 6  # in tokenizer.ggml.token_type
 BYTE_TOKEN = re.compile(rb"<0x[0-9A-Fa-f]{2}>")
-COMMON_TOKENIZERS = ("gpt2", "llama")
+COMMON_TOKENIZERS = ("gpt2", "llama", "gemma4")
 FLOAT_TENSOR = 0  # float32, what norms and biases are written in
 INTEGERS = range(24, 29)  # of the ggml_types; and float64, which is as rare
-EMBEDDERS = ("bert", "nomic-bert", "nomic-bert-moe", "jina-bert-v2", "jina-bert-v3", "t5encoder")
 POSITIONS = "position_embd.weight"
 
 
@@ -42,8 +43,11 @@ def check_header(path: Path) -> Metadata:
         If it is not a language model, or llama.cpp would die of what its metadata says.
     """
     metadata = read_metadata(path)
-    _require_language_model(metadata)
-    for fault in (*_layout(metadata), *_shape(metadata), *_experts(metadata), *_tokens(metadata)):
+    if other := what_else(metadata):
+        raise ModelError(f"'{path}' is {other}; give the GGUF file of a language model")
+    faults = chain.from_iterable(check(metadata) for check in (_layout, _shape, _experts, _tokens))
+    fault = next(faults, None)
+    if fault is not None:
         raise ModelError(
             f"'{path}' cannot be used: {fault}; it is damaged or was converted wrongly: "
             "download it again, or take another file of the model"
@@ -78,45 +82,13 @@ def token_kinds(metadata: Metadata) -> NDArray[np.int32]:
     return np.fromfile(metadata.path, "<i4", array.count, offset=array.at)
 
 
-# What kind of file
-
-
-def _require_language_model(metadata: Metadata) -> None:
-    what = next((text for test, text in KINDS if test(metadata)), None)
-    if what is not None:
-        raise ModelError(f"'{metadata.path}' is {what}; give the GGUF file of a language model")
-
-
-def _later_shard(metadata: Metadata) -> bool:
-    number = metadata.values.get("split.no", 0)
-    return isinstance(number, int) and number > 0
-
-
-def _without_tokenizer(metadata: Metadata) -> bool:
-    model = metadata.values.get("tokenizer.ggml.model")
-    return model in (None, "no_vocab", "none") or "tokenizer.ggml.tokens" not in metadata.arrays
-
-
-KINDS: list[tuple[Callable[[Metadata], bool], str]] = [
-    (_later_shard, "a later shard of a model in several files; name its first shard"),
-    (lambda m: m.architecture == "clip", "the vision part of a model (mmproj)"),
-    (lambda m: m.values.get("general.type") == "mmproj", "the vision part of a model (mmproj)"),
-    (lambda m: m.values.get("general.type") == "adapter", "an adapter (LoRA), no whole model"),
-    (lambda m: m.values.get("general.type") == "imatrix", "an importance matrix"),
-    (lambda m: m.architecture in EMBEDDERS, "an embedding model, which writes no text"),
-    (_without_tokenizer, "a model that has no tokenizer (a head for EAGLE or the like)"),
-    (lambda m: not m.tensors and "split.count" not in m.values, "a vocabulary without weights"),
-]
-"""What a file may be instead of a language model."""
-
-
 # Faults, each in words that follow "cannot be used:"
 
 
 def _layout(metadata: Metadata) -> Iterator[str]:
     alignment = metadata.values.get("general.alignment", ALIGNMENT)
     if not isinstance(alignment, int) or alignment <= 0 or alignment % ALIGNMENT:
-        yield f"general.alignment is {_shown(alignment)}, not a multiple of {ALIGNMENT}"
+        yield f"general.alignment is {shown(alignment)}, not a multiple of {ALIGNMENT}"
 
 
 def _shape(metadata: Metadata) -> Iterator[str]:
@@ -125,16 +97,16 @@ def _shape(metadata: Metadata) -> Iterator[str]:
         yield from _count(metadata, key, 2**31 - 1)
     for key, value in metadata.values.items():
         if key.endswith("epsilon") and not _is_tiny(value):
-            yield f"{key} is {_shown(value)}, not a small number above or at 0"
+            yield f"{key} is {shown(value)}, not a small number above or at 0"
     scaling = _of(metadata, "rope.scaling.type")
     if scaling is not None and scaling not in ROPE_SCALINGS:
-        yield f"rope.scaling.type is {_shown(scaling)}; known: {', '.join(ROPE_SCALINGS)}"
+        yield f"rope.scaling.type is {shown(scaling)}; known: {', '.join(ROPE_SCALINGS)}"
 
 
 def _count(metadata: Metadata, key: str, most: int) -> Iterator[str]:
     value = _of(metadata, key)
     if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
-        yield f"{key} is {_shown(value)}, not 1 to {most:,}"
+        yield f"{key} is {shown(value)}, not 1 to {most:,}"
 
 
 def _is_tiny(value: Value) -> bool:
@@ -143,6 +115,8 @@ def _is_tiny(value: Value) -> bool:
 
 def _experts(metadata: Metadata) -> Iterator[str]:
     n_experts = _whole(metadata, "expert_count")
+    if n_experts == 1 and metadata.architecture.startswith("hunyuan"):
+        return  # llama.cpp takes that for none
     used = _of(metadata, "expert_used_count")
     most_used = max((int(n) for n in used), default=0) if isinstance(used, list) else used or 0
     groups, used_groups = (
@@ -151,7 +125,7 @@ def _experts(metadata: Metadata) -> Iterator[str]:
     if not 0 <= n_experts <= MOST_EXPERTS:
         yield f"expert_count is {n_experts}, not 0 to {MOST_EXPERTS}"
     elif not isinstance(most_used, int) or not bool(n_experts) <= most_used <= n_experts:
-        yield f"expert_used_count is {_shown(used)} of {n_experts} experts"
+        yield f"expert_used_count is {shown(used)} of {n_experts} experts"
     elif groups and groups >= n_experts:
         yield f"expert_group_count is {groups} for {n_experts} experts"
     elif groups > 1 and (n_experts % groups or not 0 < used_groups < groups):
@@ -169,7 +143,7 @@ def _tokens(metadata: Metadata) -> Iterator[str]:
         text = tokens[token].decode("utf-8", "replace")
         yield (
             f"tokens {tokens.index(tokens[token])} and {token} of its vocabulary are both "
-            f"{_shown(text)}, which llama.cpp does not take"
+            f"{shown(text)}, which llama.cpp does not take"
         )
     yield from _token_facts(metadata, len(tokens))
     if metadata.values.get("tokenizer.ggml.model") == "llama":
@@ -209,7 +183,7 @@ def _byte_names(metadata: Metadata, tokens: list[bytes]) -> Iterator[str]:
     for token in np.flatnonzero(token_kinds(metadata)[: len(tokens)] == BYTE_TYPE).tolist():
         if not BYTE_TOKEN.fullmatch(tokens[token]):
             text = tokens[token].decode("utf-8", "replace")
-            yield f"token {token} is said to be a byte, but named {_shown(text)} (<0x0A>)"
+            yield f"token {token} is said to be a byte, but named {shown(text)} (<0x0A>)"
 
 
 def _of(metadata: Metadata, key: str) -> Value | None:
@@ -219,9 +193,3 @@ def _of(metadata: Metadata, key: str) -> Value | None:
 def _whole(metadata: Metadata, key: str) -> int:
     value = _of(metadata, key)
     return value if isinstance(value, int) else 0
-
-
-def _shown(value: object) -> str:
-    """For an error: short, and without control characters."""
-    text = repr(value)
-    return text if len(text) <= 60 else text[:57] + "..."

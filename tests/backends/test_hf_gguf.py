@@ -269,7 +269,7 @@ NOT_WHOLE: dict[str, tuple[Rewrite, Callable[[str], bool], str]] = {
     "a projector": (
         {"general.architecture": ("clip", TEXT)},
         lambda name: True,
-        "is the projector of a model that sees or hears (mmproj)",
+        "is the vision part of a model (mmproj)",
     ),
     "an adapter": ({"general.type": ("adapter", TEXT)}, lambda name: True, "is an adapter (LoRA)"),
     "a tensor missing": (
@@ -277,7 +277,7 @@ NOT_WHOLE: dict[str, tuple[Rewrite, Callable[[str], bool], str]] = {
         lambda name: name != "blk.1.ffn_up.weight",
         " tensors of a llama model (model.layers.1.mlp.up_proj.weight); download it again",
     ),
-    "no tensors": ({}, lambda name: False, "holds no tensors, only metadata"),
+    "no tensors": ({}, lambda name: False, "is a vocabulary without weights; it holds no tensors"),
     "no layers": ({}, lambda name: "blk" not in name, " layers, and holds 0; download it again"),
     "no layers by its metadata": (
         {"llama.block_count": (0, U32)},
