@@ -41,8 +41,8 @@ from peers.record import Record, read, take_up
 from peers.sides import Peer, PeerFailed, Question, Side, Specx, question
 from peers.speculative_simple import SpeculativeSimple, version_of
 from specx import LoadOptions, LogitsBackend, Pair, SamplingParams, SpecxError, get_backend
-from specx.machine import provenance
-from specx.suites import suite
+from specx.bench.suites import suite
+from specx.runtime.machine import provenance
 from specx_backends.llamacpp_threads import physical_cores
 
 SPARE = 32

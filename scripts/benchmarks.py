@@ -31,7 +31,7 @@ from specx.bench import read_results, results_record, summarise
 from specx.bench.explain import explain
 from specx.bench.speedup import median_speedup
 from specx.bench.summary import paired_ratios
-from specx.cost import read_profile
+from specx.schedule.costs.curve import read_profile
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 PAGE, RECORDS = DOCS / "benchmarks.md", DOCS / "benchmarks"

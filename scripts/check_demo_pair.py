@@ -18,7 +18,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from demo_pair.card import Card, write_card
 from specx import LoadOptions, LogitsBackend, SamplingParams, get_backend
-from specx.sampling import distribution
+from specx.core.sampling import distribution
 
 FOLDER = Path(__file__).resolve().parent.parent / "models" / "demo"
 VERIFIER, DRAFTER = "specx-demo-verifier.gguf", "specx-demo-drafter.gguf"

@@ -17,10 +17,10 @@ from typing import Any
 
 import numpy as np
 
-from specx.acceptance import RULES, Rule
-from specx.faults import FAULTS, Fault
-from specx.sampling import SamplingParams
-from specx.verification import LAW_GAMMA, LAW_TOP_K, Bench, Check, check_models, check_rule
+from specx.core.rules import RULES, Rule
+from specx.core.sampling import SamplingParams
+from specx.verify import LAW_GAMMA, LAW_TOP_K, Bench, Check, check_models, check_rule
+from specx.verify.faults import FAULTS, Fault
 from specx_backends.toy import Toy, ToyTable
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"

@@ -33,10 +33,10 @@ from specx import (
 )
 from specx.bench.profiling import encode_prompt
 from specx.bench.speedup import median_speedup
-from specx.cost import read_profile
+from specx.bench.suites import Prompt, suite
 from specx.output import OutputFile
-from specx.stats import Choices
-from specx.suites import Prompt, suite
+from specx.schedule.costs.curve import read_profile
+from specx.session.tally import Choices
 
 GAMMAS = "0,1,2,3,4,6,8"
 AUTO, PLAIN = "auto", "0"

@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 
 from specx import LoadOptions, Pair, SamplingParams, Settings, Stop, get_backend
-from specx.machine import provenance
+from specx.runtime.machine import provenance
 from specx_backends.openmp import SPINS
 
 RECORD = Path(__file__).resolve().parent.parent / "docs" / "benchmarks" / "busy.json"

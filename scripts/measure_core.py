@@ -26,12 +26,12 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from specx.acceptance import RULES, Block, Rule, decide
-from specx.cost import Curve, Profile
-from specx.drafting import Outlook
-from specx.lookup import LookupDrafter
-from specx.sampling import Distribution, SamplingParams, distribution
+from specx.core.rules import RULES, Block, Rule, decide
+from specx.core.sampling import Distribution, SamplingParams, distribution
+from specx.drafters.base import Outlook
+from specx.drafters.lookup import LookupDrafter
 from specx.schedule import Auto, Costs, Outcome
+from specx.schedule.costs.curve import Curve, Profile
 
 VOCAB, GAMMA = 151_936, 4
 ROWS, BLOCKS = 16, 8
@@ -168,7 +168,7 @@ def block(logits: NDArray[np.float32], params: SamplingParams, rng: np.random.Ge
 
 
 def decided(i: int, rule: Rule, blocks: list[Block], uniforms: NDArray[np.float64]) -> object:
-    """What `specx.decoding.speculate` does of it; on a new block, for a block remembers."""
+    """What `specx.session.decoding.speculate` does of it; on a new block, for a block remembers."""
     given = blocks[i % BLOCKS]
     fresh = Block(given.target, given.draft, given.tokens)
     verdict = decide(rule, fresh, uniforms[i, :-1], uniforms[i, -1])

@@ -14,11 +14,11 @@ from pathlib import Path
 
 from specx import LoadOptions, Pair, SamplingParams, Settings, Stop, get_backend
 from specx.bench.profiling import encode_prompt
-from specx.drafting import ModelDrafter
+from specx.bench.suites import suite
+from specx.drafters.base import ModelDrafter
 from specx.output import OutputFile
 from specx.schedule.auto import MOST_STEPS
 from specx.schedule.margin import margin_of
-from specx.suites import suite
 
 GREEDY = Settings(sampling=SamplingParams(temperature=0.0))
 

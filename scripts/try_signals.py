@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from specx.errors import UsageError
-from specx.trace import read_traces
+from specx.records.trace import read_traces
 
 TIMEOUT = 120.0
 START = """

@@ -8,14 +8,20 @@ TYPE_CHECKING = False  # as type checkers read it; to import it from typing take
 if TYPE_CHECKING:
     from typing import Any
 
-    from specx.acceptance import RULES, Block, Rule, Verdict
-    from specx.accepting import accept, expected_accepted
-    from specx.backend import LoadOptions, LogitsBackend, Tokenizer, get_backend, installed_backends
-    from specx.decoding import Round, Stop
+    from specx.core.accept import accept, expected_accepted
+    from specx.core.rules import RULES, Block, Rule, Verdict
+    from specx.core.sampling import Distribution, SamplingParams, distribution
     from specx.errors import SpecxError
-    from specx.pair import Pair, Settings
-    from specx.sampling import Distribution, SamplingParams, distribution
-    from specx.stats import Tally
+    from specx.runtime.backend import (
+        LoadOptions,
+        LogitsBackend,
+        Tokenizer,
+        get_backend,
+        installed_backends,
+    )
+    from specx.session.decoding import Round, Stop
+    from specx.session.pair import Pair, Settings
+    from specx.session.tally import Tally
 
     __version__: str
 
@@ -45,14 +51,20 @@ __all__ = [
 
 # Imported on first use: `specx --help` needs none of these, and NumPy alone takes longer than it.
 _PLACES = {
-    "acceptance": ("RULES", "Block", "Rule", "Verdict"),
-    "accepting": ("accept", "expected_accepted"),
-    "backend": ("LoadOptions", "LogitsBackend", "Tokenizer", "get_backend", "installed_backends"),
-    "decoding": ("Round", "Stop"),
+    "core.rules": ("RULES", "Block", "Rule", "Verdict"),
+    "core.accept": ("accept", "expected_accepted"),
+    "runtime.backend": (
+        "LoadOptions",
+        "LogitsBackend",
+        "Tokenizer",
+        "get_backend",
+        "installed_backends",
+    ),
+    "session.decoding": ("Round", "Stop"),
     "errors": ("SpecxError",),
-    "pair": ("Pair", "Settings"),
-    "sampling": ("Distribution", "SamplingParams", "distribution"),
-    "stats": ("Tally",),
+    "session.pair": ("Pair", "Settings"),
+    "core.sampling": ("Distribution", "SamplingParams", "distribution"),
+    "session.tally": ("Tally",),
 }
 _MODULES = {name: f"specx.{module}" for module, names in _PLACES.items() for name in names}
 

@@ -22,7 +22,7 @@ import msgspec
 from msgspec import Meta
 
 from specx.errors import UsageError
-from specx.inputs import read_bytes
+from specx.runtime.inputs import read_bytes
 
 __all__ = [
     "MOST_GAMMA",

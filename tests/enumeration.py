@@ -14,13 +14,13 @@ from unittest.mock import patch
 
 import numpy as np
 
-from specx.acceptance import Block, Rule
-from specx.decoding import Round, Stop, speculate
-from specx.drafting import Drafter, ModelDrafter
-from specx.exactness import Law
-from specx.sampling import Distribution, LogitsReader, SamplingParams
+from specx.core.exactness import Law
+from specx.core.rules import Block, Rule
+from specx.core.sampling import Distribution, LogitsReader, SamplingParams
+from specx.core.streams import Streams
+from specx.drafters.base import Drafter, ModelDrafter
 from specx.schedule import Schedule
-from specx.streams import Streams
+from specx.session.decoding import Round, Stop, speculate
 from specx_backends.toy import Toy
 
 Numbers = tuple[tuple[float, ...], tuple[float, ...], float]

@@ -11,8 +11,8 @@ import resource
 import signal
 import sys
 
-from specx.chat import render_chat
 from specx.errors import ModelError
+from specx.session.chat import render_chat
 
 MOST_BYTES = 500 << 20
 MOST_SECONDS = 15

@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 import specx
-from specx.acceptance import RULES
-from specx.chisquare import chi_square
+from specx.core.exactness import target_law
+from specx.core.rules import RULES
+from specx.core.sampling import Distribution
 from specx.errors import UsageError
-from specx.exactness import target_law
-from specx.sampling import Distribution
+from specx.verify.chisquare import chi_square
 
 FALSE_POSITIVE = 1e-7
 

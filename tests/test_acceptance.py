@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specx.acceptance import RULES, Block, Rule, TokenRule, Verdict, decide, residual
+from specx.core.exactness import Table, emitted_law, outcome_law, target_law, total_variation
+from specx.core.rules import RULES, Block, Rule, TokenRule, Verdict, decide, residual
+from specx.core.sampling import Distribution
 from specx.errors import UsageError
-from specx.exactness import Table, emitted_law, outcome_law, target_law, total_variation
-from specx.sampling import Distribution
 
 SIZES = [(2, 1), (2, 2), (2, 3), (2, 4), (3, 1), (3, 2), (3, 3), (4, 1), (4, 2)]
 

@@ -14,12 +14,12 @@ import pytest
 from worlds import Stub, World, curve, stairs
 
 from specx import Pair, SamplingParams, Settings, Stop
-from specx.cost import Curve, Profile
-from specx.drafting import ModelDrafter, Outlook
-from specx.sampling import LogitsReader
+from specx.core.sampling import LogitsReader
+from specx.drafters.base import ModelDrafter, Outlook
 from specx.schedule import Auto, Costs, Outcome
 from specx.schedule.acceptance import Acceptance
-from specx.schedule.costs import Source
+from specx.schedule.costs.curve import Curve, Profile
+from specx.schedule.costs.live import Source
 from specx.schedule.margin import Margin
 from specx_backends.toy import CLOCK, Toy, ToyTable
 

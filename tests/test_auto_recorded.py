@@ -16,8 +16,8 @@ import pytest
 from test_auto import auto, profile
 from worlds import Recorded, curve
 
-from specx.cost import Profile
 from specx.schedule import Fixed
+from specx.schedule.costs.curve import Profile
 
 PROMPTS = json.loads((Path(__file__).parent / "recorded_drafts.json").read_text())["prompts"]
 GAMMAS, N = (0, 1, 2, 3, 4, 6, 8), 96

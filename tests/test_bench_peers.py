@@ -22,8 +22,8 @@ from peers.record import Record, read, take_up
 from peers.sides import Peer, PeerFailed, Question, Side, Specx, Speed, question
 from peers.speculative_simple import SpeculativeSimple, law, parse
 from specx import Pair, SamplingParams
+from specx.bench.suites import Prompt
 from specx.errors import UsageError
-from specx.suites import Prompt
 from specx_backends.toy import Toy, ToyTable
 
 SCRIPTS = Path(__file__).parent.parent / "scripts"

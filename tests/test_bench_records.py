@@ -11,10 +11,10 @@ import pytest
 
 from specx.bench import Arm, Results, Run, read_results, results_record, summarise
 from specx.codec import to_json
-from specx.cost import Curve, Profile
-from specx.decoding import Times
 from specx.errors import UsageError
-from specx.stats import Tally
+from specx.schedule.costs.curve import Curve, Profile
+from specx.session.decoding import Times
+from specx.session.tally import Tally
 
 PLAIN = Arm(
     backend="hf", draft_backend="llamacpp", temperature=0.3, top_k=5, top_p=0.9, min_p=0.1,

@@ -11,8 +11,8 @@ import pytest
 
 from specx.bench import Arm, Results, Run, results_record, summarise
 from specx.bench.render import FORMATS, as_csv, as_jsonl, as_markdown, kind_rows, label_of
-from specx.decoding import Times
-from specx.stats import Tally
+from specx.session.decoding import Times
+from specx.session.tally import Tally
 
 BASE: dict[str, Any] = {
     "backend": "toy", "draft_backend": "toy", "temperature": 0.7, "top_k": 0, "top_p": 0.9,

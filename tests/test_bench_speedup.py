@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from specx.bench.records import Run
 from specx.bench.speedup import median_speedup
 from specx.bench.summary import paired_ratios
-from specx.stats import Tally
+from specx.session.tally import Tally
 
 DATA_SETS, PROMPTS, REPETITIONS = 400, 15, 2
 PROMPT_EFFECT, NOISE = 0.05, 0.03

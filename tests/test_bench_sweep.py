@@ -14,10 +14,10 @@ import numpy as np
 import pytest
 
 from specx.bench import Arm, Plan, Results, Run, results_record, run_sweep, summarise
+from specx.bench.suites import Prompt
 from specx.bench.sweep import WARM_UP_TOKENS, Bench
-from specx.decoding import Round, Stop
-from specx.pair import Pair, Settings
-from specx.suites import Prompt
+from specx.session.decoding import Round, Stop
+from specx.session.pair import Pair, Settings
 from specx_backends.toy import CLOCK, Toy, ToyTable
 
 MS = 1 / 1024

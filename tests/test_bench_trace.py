@@ -24,16 +24,16 @@ from test_cli_bench import (
     measured,
 )
 
-from specx import machine
 from specx.bench.render import speed_rows
 from specx.cli import main
 from specx.errors import BackendError, UsageError
+from specx.records.trace import BenchSummary, TraceWriter, read_traces
 from specx.report import INSTALL, MOST_TEXTS, can_plot, page, sweeps_of
 from specx.report.sweep import series_of, sweep_plots, sweep_tables
-from specx.trace import BenchSummary, TraceWriter, read_traces
+from specx.runtime import machine
 from specx_backends.toy import CLOCK
 
-SCHEMA = json.loads((Path(__file__).parent.parent / "specx/trace/schema.json").read_text())
+SCHEMA = json.loads((Path(__file__).parent.parent / "specx/records/trace/schema.json").read_text())
 VALIDATOR = jsonschema.Draft202012Validator(SCHEMA)
 MEASURE = ["--gamma", "2,4", "-n", "30", "-r", "2"]
 ARMS, LINES = ["verifier alone", "gamma 2", "gamma 4"], 6

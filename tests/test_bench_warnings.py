@@ -9,9 +9,9 @@ import psutil
 import pytest
 
 from specx.bench import Arm, Results, Run, warnings_of
-from specx.cost import Curve, Profile
-from specx.machine import Watch
-from specx.stats import Tally
+from specx.runtime.machine import Watch
+from specx.schedule.costs.curve import Curve, Profile
+from specx.session.tally import Tally
 
 CORES = 4
 FLAT, STEEP = (1.0, 1.0, 1.0, 1.0, 1.0, 1.0), (1.0, 2.0, 3.0, 4.0, 5.0, 6.0)

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from specx.chat import (
+from specx.errors import ModelError, UsageError
+from specx.session.chat import (
     ChatOptions,
     encode_chat,
     encode_raw,
@@ -19,7 +20,6 @@ from specx.chat import (
     model_template,
     render_chat,
 )
-from specx.errors import ModelError, UsageError
 from specx_backends.toy import Toy, ToyTable
 
 CHATML = (

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from scipy.stats import binom, chi2
 
-from specx.chisquare import LEAST_EXPECTED, MOST_CELLS, _cells, chi_square
+from specx.verify.chisquare import LEAST_EXPECTED, MOST_CELLS, _cells, chi_square
 
 
 @pytest.mark.parametrize("law", [[0.1, 0.2, 0.3, 0.4], [0.6, 0.397, 0.002, 0.001], [0.995, 0.005]])

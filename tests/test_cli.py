@@ -17,7 +17,7 @@ import pytest
 
 from specx.cli import main
 from specx.cli.show import Writer
-from specx.decoding import Round
+from specx.session.decoding import Round
 
 TABLE = """
 vocabulary = ["<s>", "</s>", "one", " two", " three", " \\u001b[31m", "<0xF0>", "<0x9F>",

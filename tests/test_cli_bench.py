@@ -16,8 +16,8 @@ import pytest
 
 from specx.bench.sweep import Bench
 from specx.cli import main
-from specx.cost import read_profile
 from specx.errors import BackendError
+from specx.schedule.costs.curve import read_profile
 
 MS = 1 / 1024
 VERIFIER = """

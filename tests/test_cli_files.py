@@ -17,10 +17,10 @@ import pytest
 from specx.cli import COMMANDS, cli, main
 from specx.cli.files import READ, CacheFolder, Command, Model, OutputPath
 from specx.errors import UsageError
-from specx.models import demo_pair, packaged
 from specx.output import LineFile
-from specx.results import BEGINNINGS, kind_of
-from specx.trace import TraceWriter, read_trace
+from specx.records.kinds import BEGINNINGS, kind_of
+from specx.records.trace import TraceWriter, read_trace
+from specx.shipped import demo_pair, packaged
 
 DOCS = Path(__file__).parent.parent / "docs"
 

@@ -13,7 +13,7 @@ import pytest
 from specx.cli import prompt
 from specx.cli.prompt import from_argument, from_file, from_input
 from specx.errors import UsageError
-from specx.trace import read_trace
+from specx.records.trace import read_trace
 
 TABLE = """
 vocabulary = ["<s>", "</s>", "one", "\\n", "\\r", "é", "\ufeff"]

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from specx.cli import main
-from specx.faults import FAULTS
-from specx.verification import rules
+from specx.verify import rules
+from specx.verify.faults import FAULTS
 
 TOY = Path(__file__).parent.parent / "models" / "toy"
 MODELS = ["--backend", "toy", "-m", str(TOY / "verifier.toml"), "-md", str(TOY / "drafter.toml")]

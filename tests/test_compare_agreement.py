@@ -17,9 +17,9 @@ from specx.compare.agreement import (
     means,
     total_variation,
 )
+from specx.core.sampling import Distribution, SamplingParams
 from specx.errors import LogitsError
-from specx.sampling import Distribution, SamplingParams
-from specx.vocabulary import verifier_mask
+from specx.runtime.vocabulary import verifier_mask
 from specx_backends.toy import Toy, ToyTable
 
 PLAIN = SamplingParams(temperature=1.0, top_p=1.0)

@@ -14,6 +14,7 @@ from typing import TypeAlias
 import pytest
 
 from specx.bench import Arm, Plan, Results
+from specx.bench.suites import Prompt
 from specx.compare import (
     Comparison,
     Findings,
@@ -26,8 +27,7 @@ from specx.compare import (
 from specx.compare.agreement import means
 from specx.compare.run import curve_widths
 from specx.errors import UsageError, VocabularyError
-from specx.pair import Pair
-from specx.suites import Prompt
+from specx.session.pair import Pair
 from specx_backends.toy import Toy, ToyTable
 
 GAMMA = 4

@@ -18,9 +18,9 @@ from specx.compare.split import (
     speedup,
     split_difference,
 )
-from specx.cost import Curve, Profile
-from specx.decoding import Times
-from specx.stats import Tally
+from specx.schedule.costs.curve import Curve, Profile
+from specx.session.decoding import Times
+from specx.session.tally import Tally
 
 GAMMA = 4
 

@@ -13,8 +13,8 @@ from specx.compare.findings import Findings, Outcome
 from specx.compare.names import Traits, differences, names_of
 from specx.compare.split import Acceptance, Costs, speedup, split_difference
 from specx.compare.words import verdict
-from specx.cost import Curve, Profile
-from specx.stats import Tally
+from specx.schedule.costs.curve import Curve, Profile
+from specx.session.tally import Tally
 
 GAMMA = 4
 FLAT, STEEP = (1.0, 1.1, 1.2, 1.3, 1.4), (1.0, 1.8, 2.4, 2.9, 3.4)

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from specx.bench.explain import explain, stairs
-from specx.cost import (
+from specx.errors import UsageError
+from specx.schedule.costs.curve import (
     Curve,
     Profile,
     acceptance_needed,
@@ -24,7 +25,6 @@ from specx.cost import (
     uniform_speedup,
     uniform_tokens,
 )
-from specx.errors import UsageError
 from specx_backends.toy import Toy, ToyTable
 
 

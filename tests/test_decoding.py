@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 from specx import Pair, SamplingParams, Settings, Stop, Tally
-from specx.backend import LogitsBackend
-from specx.drafting import ModelDrafter
+from specx.core.exactness import target_law
+from specx.core.sampling import Distribution, LogitsReader
+from specx.drafters.base import ModelDrafter
 from specx.errors import BackendError, ContextError, LogitsError, UsageError, VocabularyError
-from specx.exactness import target_law
-from specx.sampling import Distribution, LogitsReader
-from specx.uncached import Uncached
+from specx.runtime.backend import LogitsBackend
+from specx.runtime.uncached import Uncached
 from specx_backends.toy import Toy, ToyTable
 
 WORDS = ("<s>", "</s>", "a", "b", "c", "d")

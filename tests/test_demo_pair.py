@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from specx import LoadOptions, LogitsBackend, Pair, SamplingParams, Settings, Stop, get_backend
-from specx.audit import fresh_logits
+from specx.verify.audit import fresh_logits
 
 ROOT = Path(__file__).parent.parent
 SOURCE = 'import os\n\n\ndef read(path):\n    """Return the text of a file."""\n    with open(path'

@@ -10,10 +10,10 @@ from types import ModuleType
 
 import pytest
 
-from specx.acceptance import RULES
 from specx.cli.bench import bench
 from specx.cli.verify import verify
-from specx.faults import FAULTS
+from specx.core.rules import RULES
+from specx.verify.faults import FAULTS
 
 ROOT = Path(__file__).parent.parent
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from specx.trace import read_trace
+from specx.records.trace import read_trace
 
 RUN = """
 import itertools, sys

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from specx.errors import UsageError
-from specx.inputs import read_bytes, read_text
+from specx.runtime.inputs import read_bytes, read_text
 
 
 def test_text_loses_its_byte_order_mark_and_keeps_its_line_ends(tmp_path: Path) -> None:

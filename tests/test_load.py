@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from specx.backend import LoadOptions
 from specx.cli.load import FIELDS, load_pair, plan_sides
 from specx.cli.progress import Progress
+from specx.runtime.backend import LoadOptions
 from specx_backends.toy import Toy, ToyFactory
 
 TABLES = Path(__file__).parent.parent / "models" / "toy"

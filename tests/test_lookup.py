@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from specx import lookup
-from specx.drafting import Outlook
-from specx.lookup import MOST_PROPOSALS, SIZES, LookupDrafter, LookupIndex, Match
+from specx.drafters import lookup
+from specx.drafters.base import Outlook
+from specx.drafters.lookup import MOST_PROPOSALS, SIZES, LookupDrafter, LookupIndex, Match
 
 RNG = np.random.default_rng(0)
 LEAST = SIZES[-1]

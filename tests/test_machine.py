@@ -12,8 +12,8 @@ from types import SimpleNamespace
 import psutil
 import pytest
 
-from specx import machine
-from specx.machine import Watch, provenance
+from specx.runtime import machine
+from specx.runtime.machine import Watch, provenance
 from specx_backends.toy import Toy, ToyTable
 
 TABLE = ToyTable(tokens=("a",), rows={(): (1.0,)})

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import measure_auto as script
-from specx.suites import suite
+from specx.bench.suites import suite
 
 ROOT = Path(__file__).parent.parent
 PROMPT = suite("code:1")[0]

@@ -10,8 +10,8 @@ from types import ModuleType
 import numpy as np
 import pytest
 
-from specx.acceptance import RULES, decide
-from specx.sampling import SamplingParams, distribution
+from specx.core.rules import RULES, decide
+from specx.core.sampling import SamplingParams, distribution
 
 SCRIPT = Path(__file__).parent.parent / "scripts" / "measure_core.py"
 SMALL = 300

@@ -4,11 +4,11 @@ from pathlib import Path
 import psutil
 import pytest
 
-from specx import memory
-from specx.backend import LoadOptions, get_backend
 from specx.errors import ContextError, ModelError
-from specx.memory import Planned, cache_bytes, cache_shape, check_fits
-from specx.metadata import Metadata, Value, read_metadata
+from specx.runtime import memory
+from specx.runtime.backend import LoadOptions, get_backend
+from specx.runtime.memory import Planned, cache_bytes, cache_shape, check_fits
+from specx.runtime.metadata import Metadata, Value, read_metadata
 
 MIB = 1 << 20
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from specx.errors import ModelError
-from specx.metadata import is_gguf, read_metadata
+from specx.runtime.metadata import is_gguf, read_metadata
 
 
 def write(path: Path, tensors: int = 2) -> Path:

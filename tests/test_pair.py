@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from specx import LoadOptions, Pair, Settings, Stop, get_backend
-from specx.decoding import Round
 from specx.errors import BackendError, UsageError
-from specx.uncached import Uncached
+from specx.runtime.uncached import Uncached
+from specx.session.decoding import Round
 from specx_backends.toy import Toy, ToyTable
 
 TABLE = ToyTable(tokens=("<s>", "a", "b"), rows={(): (0.0, 0.5, 0.5)}, bos="<s>")

@@ -4,6 +4,7 @@ import json
 from importlib.util import find_spec
 
 import pytest
+
 from record_runs import RECORDED, RUNS, record
 
 BEFORE = dict(zip(RUNS, json.loads(RECORDED.read_text(encoding="utf-8")), strict=True))

@@ -15,23 +15,23 @@ from specx import RULES
 from specx.bench import read_results, results_record, summarise, warnings_of
 from specx.bench.explain import explain
 from specx.bench.render import FORMATS as BENCH_FORMATS
+from specx.bench.suites import read_prompts
 from specx.cli import main
 from specx.cli.report import _print as print_traces
 from specx.cli.tables import print_comparison, print_results
 from specx.codec import MOST_GAMMA, to_json
 from specx.compare import read_comparison
 from specx.compare.render import as_markdown
-from specx.cost import profile_record, read_profile
-from specx.drafting import Outlook
+from specx.drafters.base import Outlook
 from specx.errors import UsageError
-from specx.machine import Watch
 from specx.output import OutputFile
+from specx.records.trace import read_traces, replayed_acceptance
 from specx.report import page
+from specx.runtime.machine import Watch
 from specx.schedule import Costs, Replay, read_steps
+from specx.schedule.costs.curve import profile_record, read_profile
 from specx.study import FORMATS as STUDY_FORMATS
 from specx.study import analyse, observe
-from specx.suites import read_prompts
-from specx.trace import read_traces, replayed_acceptance
 
 DOCS = Path(__file__).parent.parent / "docs" / "benchmarks"
 

@@ -16,8 +16,8 @@ import pytest
 from traces import NASTY, write_trace
 
 from specx.cli.show import footer
+from specx.records.trace import Trace, read_trace, read_traces
 from specx.report import INSTALL, figures, page, result_of
-from specx.trace import Trace, read_trace, read_traces
 
 
 class Seen(HTMLParser):

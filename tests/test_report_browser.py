@@ -13,8 +13,8 @@ import pytest
 from test_bench_render import arm, record
 from traces import write_trace
 
+from specx.records.trace import BenchSummary, Trace, read_trace
 from specx.report import page
-from specx.trace import BenchSummary, Trace, read_trace
 
 playwright = pytest.importorskip(
     "playwright.sync_api", reason="needs the extra 'browser': pip install 'specx[browser]'"

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from numpy.typing import NDArray
 
+from specx.core.sampling import Distribution, LogitsReader, SamplingParams, distribution
 from specx.errors import LogitsError, UsageError
-from specx.sampling import Distribution, LogitsReader, SamplingParams, distribution
 
 
 def plainly(logits: NDArray[np.float32], params: SamplingParams) -> NDArray[np.float64]:

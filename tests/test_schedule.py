@@ -12,11 +12,10 @@ import pytest
 from worlds import Stub, curve, stairs
 
 from specx import Pair, SamplingParams, Settings, Stop
-from specx.cost import Profile
-from specx.drafting import ModelDrafter, Outlook
+from specx.core.sampling import LogitsReader
+from specx.drafters.base import ModelDrafter, Outlook
+from specx.drafters.lookup import LookupDrafter
 from specx.errors import UsageError
-from specx.lookup import LookupDrafter
-from specx.sampling import LogitsReader
 from specx.schedule import (
     Costs,
     EarlyStop,
@@ -28,9 +27,10 @@ from specx.schedule import (
     table_profile,
     write_step,
 )
+from specx.schedule.costs.curve import Profile
+from specx.schedule.costs.table import table_row
 from specx.schedule.early import best_probability, normalised_entropy
 from specx.schedule.margin import margin_of
-from specx.schedule.table import table_row
 from specx.schedule.worth import best_choice, cheapest_trial, worth_more
 from specx_backends.toy import Toy, ToyTable
 

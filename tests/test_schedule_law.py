@@ -10,15 +10,15 @@ import pytest
 from enumeration import EveryWay
 from worlds import curve, stairs
 
-from specx.acceptance import RULES
-from specx.cost import Profile
-from specx.drafting import Draft, Drafter, GoOn, ModelDrafter
-from specx.exactness import target_law, total_variation
-from specx.faults import FAULTS
-from specx.lookup import LookupDrafter
-from specx.sampling import LogitsReader, SamplingParams, distribution
+from specx.core.exactness import target_law, total_variation
+from specx.core.rules import RULES
+from specx.core.sampling import LogitsReader, SamplingParams, distribution
+from specx.drafters.base import Draft, Drafter, GoOn, ModelDrafter
+from specx.drafters.lookup import LookupDrafter
 from specx.schedule import Auto, Costs, EarlyStop, Fixed, Schedule
 from specx.schedule import auto as auto_module
+from specx.schedule.costs.curve import Profile
+from specx.verify.faults import FAULTS
 from specx_backends.toy import Toy, ToyTable
 
 ROUNDING = 1e-12

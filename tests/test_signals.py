@@ -18,7 +18,7 @@ import pytest
 from specx import interrupts
 from specx.cli import COMMANDS as SHOWN
 from specx.cli import cli, exit_code_of
-from specx.trace import read_trace
+from specx.records.trace import read_trace
 from try_signals import duration, heed_signals, interrupt, start, write_trace
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="POSIX signals")

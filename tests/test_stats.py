@@ -7,10 +7,10 @@ from copy import deepcopy
 import numpy as np
 import pytest
 
-from specx.acceptance import Verdict
-from specx.decoding import Round, Times
-from specx.drafting import Draft
-from specx.stats import Tally, merged
+from specx.core.rules import Verdict
+from specx.drafters.base import Draft
+from specx.session.decoding import Round, Times
+from specx.session.tally import Tally, merged
 
 
 def decided(proposed: int, accepted: int, emitted: int | None = None) -> Round:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from specx.core.streams import Streams, draw_seed
 from specx.errors import UsageError
-from specx.streams import Streams, draw_seed
 
 
 def test_a_stream_repeats_and_others_differ() -> None:

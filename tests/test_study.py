@@ -15,12 +15,9 @@ import pytest
 from numpy.typing import NDArray
 
 from specx import Pair, SamplingParams
-from specx.decoding import Times
+from specx.bench.suites import Prompt
 from specx.errors import UsageError
-from specx.study import FORMATS, PREDICTORS, Plan, analyse, observe, run_study
-from specx.study.analysis import _held_out, auc, mean_estimate, rank_correlation
-from specx.suites import Prompt
-from specx.trace import (
+from specx.records.trace import (
     DraftToken,
     FileStart,
     Header,
@@ -30,6 +27,9 @@ from specx.trace import (
     Uncertainty,
     read_trace,
 )
+from specx.session.decoding import Times
+from specx.study import FORMATS, PREDICTORS, Plan, analyse, observe, run_study
+from specx.study.analysis import _held_out, auc, mean_estimate, rank_correlation
 from specx_backends.toy import Toy, ToyTable
 from study_doc import study_page
 

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from specx.bench.suites import KINDS, Prompt, read_prompts, suite
 from specx.errors import UsageError
-from specx.models import packaged
-from specx.suites import KINDS, Prompt, read_prompts, suite
+from specx.shipped import packaged
 
 SUITES = packaged("suites/prompts.jsonl")
 EVERYTHING = read_prompts(SUITES)

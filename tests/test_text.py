@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specx.text import TextStream
+from specx.session.text import TextStream
 
 
 def pieces(text: TextStream, *data: bytes) -> list[str]:

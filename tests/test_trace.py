@@ -21,10 +21,9 @@ from hypothesis import strategies as st
 from specx import RULES, Block, LoadOptions, Pair, SamplingParams, Settings, Stop, Tally
 from specx import get_backend as backend_named
 from specx.cli import main
-from specx.decoding import Round
+from specx.core.sampling import Distribution, LogitsReader
 from specx.errors import UsageError
-from specx.sampling import Distribution, LogitsReader
-from specx.trace import (
+from specx.records.trace import (
     RoundRecord,
     Trace,
     TraceWriter,
@@ -35,9 +34,10 @@ from specx.trace import (
     summary_of,
     uncertainty,
 )
+from specx.session.decoding import Round
 from specx_backends.toy import Toy, ToyFactory, ToyTable
 
-SCHEMA = json.loads((Path(__file__).parent.parent / "specx/trace/schema.json").read_text())
+SCHEMA = json.loads((Path(__file__).parent.parent / "specx/records/trace/schema.json").read_text())
 VALIDATOR = jsonschema.Draft202012Validator(SCHEMA)
 WORDS = ("<s>", "</s>", "a", "b", "c", "d")
 PLAIN = SamplingParams(temperature=1, top_p=1)

@@ -8,12 +8,11 @@ from typing import get_args
 import numpy as np
 import pytest
 
-from specx.acceptance import RULES, Block, TokenRule
-from specx.backend import Rollback
+from specx.core.rules import RULES, Block, TokenRule
+from specx.core.sampling import LogitsReader, Numbers, SamplingParams
 from specx.errors import UsageError
-from specx.faults import FAULTS, Fault
-from specx.sampling import LogitsReader, Numbers, SamplingParams
-from specx.verification import (
+from specx.runtime.backend import Rollback
+from specx.verify import (
     Bench,
     Check,
     check_models,
@@ -23,6 +22,7 @@ from specx.verification import (
     round_law,
     sample_rule,
 )
+from specx.verify.faults import FAULTS, Fault
 from specx_backends.toy import Toy, ToyTable
 
 SEED = 20260211

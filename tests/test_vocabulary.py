@@ -10,13 +10,13 @@ import pytest
 from enumeration import EveryWay
 
 from specx import Pair, SamplingParams, Settings, Stop
-from specx.acceptance import RULES
-from specx.drafting import Draft, Drafter, ModelDrafter
+from specx.core.exactness import target_law, total_variation
+from specx.core.rules import RULES
+from specx.core.sampling import Distribution, LogitsReader, distribution
+from specx.drafters.base import Draft, Drafter, ModelDrafter
 from specx.errors import UsageError, VocabularyError
-from specx.exactness import target_law, total_variation
-from specx.sampling import Distribution, LogitsReader, distribution
+from specx.runtime.vocabulary import drafter_mask, require_equal_ids
 from specx.schedule import Fixed, Schedule
-from specx.vocabulary import drafter_mask, require_equal_ids
 from specx_backends.toy import Toy, ToyTable
 
 PLAIN = SamplingParams(temperature=1, top_p=1)

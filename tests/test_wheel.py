@@ -71,7 +71,7 @@ def test_it_runs_away_from_the_checkout(wheel: Path, tmp_path: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(library)
     code = "import specx, specx_backends.toy as toy; print(specx.__file__, toy.__file__)"
-    suites = "from specx.suites import suite; print(*(prompt.id for prompt in suite('all')))"
+    suites = "from specx.bench.suites import suite; print(*(prompt.id for prompt in suite('all')))"
     demo = ["-m", "specx", "run", "-p", "def fibonacci(n):", "-n", "16", "-s", "1", "-q"]
     environment = {**os.environ, "PYTHONPATH": str(library)}
     for arguments in (["-c", code], ["-c", suites], ["-m", "specx", "run", "--help"], demo):

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from specx.backend import LoadOptions, LogitsBackend
 from specx.errors import SpecxError
+from specx.runtime.backend import LoadOptions, LogitsBackend
 from specx_backends.hf import backend
 from specx_backends.hf_tokenizer import BYTES
 

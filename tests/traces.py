@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from specx import Pair, SamplingParams, Settings, Stop, Tally
-from specx.trace import TraceWriter, header_for, summary_of
+from specx.records.trace import TraceWriter, header_for, summary_of
 from specx_backends.toy import Toy, ToyTable
 
 NASTY = (

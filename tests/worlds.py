@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from specx.cost import Curve, Profile
-from specx.drafting import Outlook
+from specx.drafters.base import Outlook
 from specx.schedule import Outcome, Schedule
+from specx.schedule.costs.curve import Curve, Profile
 
 
 def curve(costs: Sequence[float], widths: Sequence[int] | None = None) -> Curve:

@@ -18,7 +18,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from specx.backend import (
+from specx.errors import BackendError, ContextError, LogitsError, ModelError, SpecxError
+from specx.runtime.backend import (
     Clock,
     LoadOptions,
     Rollback,
@@ -28,7 +29,6 @@ from specx.backend import (
     check_truncate,
     reject_unsupported,
 )
-from specx.errors import BackendError, ContextError, LogitsError, ModelError, SpecxError
 from specx_backends.hf_library import (
     describe_library,
     first_line,
@@ -55,7 +55,7 @@ NO_ROWS: NDArray[np.float32] = np.empty((0, 0), np.float32)
 
 
 class HfFactory:
-    """Loads GGUF files, folders and cached hub ids; `specx.backend.BackendFactory`."""
+    """Loads GGUF files, folders and cached hub ids; `specx.runtime.backend.BackendFactory`."""
 
     name = "hf"
     options = frozenset(
@@ -84,7 +84,7 @@ backend = HfFactory()
 
 
 class HfModel:
-    """A causal language model with one sequence in its cache; `specx.backend.LogitsBackend`."""
+    """A causal language model with one sequence in its cache; a `LogitsBackend`."""
 
     def __init__(self, loaded: Loaded, n_ctx: int, n_batch: int) -> None:
         self.name = f"hf:{loaded.name}"

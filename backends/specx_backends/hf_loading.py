@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from specx.backend import LoadOptions, Tokenizer
 from specx.errors import BackendError, ContextError, ModelError, OptionError, SpecxError
+from specx.runtime.backend import LoadOptions, Tokenizer
 from specx_backends.hf_library import Remark, choose_device, first_line, require, versions
 from specx_backends.hf_locating import locate
 from specx_backends.hf_tokenizer import HfTokenizer, folder_tokenizer, gguf_tokenizer

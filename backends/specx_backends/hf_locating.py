@@ -7,9 +7,9 @@ import re
 from pathlib import Path
 from typing import Any
 
-from specx.backend import LoadOptions
 from specx.errors import ModelError, SpecxError
-from specx.inputs import read_text, require_regular
+from specx.runtime.backend import LoadOptions
+from specx.runtime.inputs import read_text, require_regular
 from specx_backends.hf_library import first_line, require
 from specx_backends.llamacpp_loading import check_file
 

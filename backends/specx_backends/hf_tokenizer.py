@@ -82,7 +82,7 @@ class Roles:
 
 
 class HfTokenizer:
-    """A `specx.backend.Tokenizer` over a `tokenizers.Tokenizer`.
+    """A `specx.runtime.backend.Tokenizer` over a `tokenizers.Tokenizer`.
 
     Parameters
     ----------

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from specx.errors import ContextError, ModelError
-from specx.memory import available_memory, gigabytes
-from specx.metadata import read_metadata, what_else
+from specx.runtime.memory import available_memory, gigabytes
+from specx.runtime.metadata import read_metadata, what_else
 from specx_backends.hf_library import require
 
 __all__ = [

@@ -18,7 +18,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from specx.backend import (
+from specx.errors import BackendError, ContextError, SpecxError
+from specx.runtime.backend import (
     Clock,
     LoadOptions,
     Rollback,
@@ -28,7 +29,6 @@ from specx.backend import (
     check_truncate,
     reject_unsupported,
 )
-from specx.errors import BackendError, ContextError, SpecxError
 from specx_backends.llamacpp_library import LOG, describe_library, devices, library, versions
 from specx_backends.llamacpp_loading import (
     MAX_ROWS,
@@ -48,7 +48,7 @@ NO_ROWS: NDArray[np.float32] = np.empty((0, 0), np.float32)
 
 
 class LlamaCppFactory:
-    """Loads GGUF files; `specx.backend.BackendFactory`."""
+    """Loads GGUF files; `specx.runtime.backend.BackendFactory`."""
 
     name = "llamacpp"
     options = frozenset(
@@ -76,7 +76,7 @@ backend = LlamaCppFactory()
 
 
 class LlamaCppModel:
-    """A GGUF model with one sequence in its KV cache; `specx.backend.LogitsBackend`."""
+    """A GGUF model with one sequence in its KV cache; `specx.runtime.backend.LogitsBackend`."""
 
     def __init__(
         self,

@@ -14,7 +14,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from specx.fatal import die
+from specx.runtime.fatal import die
 
 __all__ = ["guard"]
 
@@ -29,7 +29,7 @@ _kept: list[object] = []
 
 
 def guard(set_abort_callback: Callable[[Any], object], said: Callable[[], str]) -> None:
-    """From now on an end of the runtime is told to `specx.fatal.die`.
+    """From now on an end of the runtime is told to `specx.runtime.fatal.die`.
 
     Parameters
     ----------

@@ -15,9 +15,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from specx.backend import shown
 from specx.errors import ContextError, ModelError
-from specx.metadata import Metadata, Value, read_metadata, read_strings, what_else
+from specx.runtime.backend import shown
+from specx.runtime.metadata import Metadata, Value, read_metadata, read_strings, what_else
 
 __all__ = ["CONTROL", "UNUSED", "check_header", "check_positions", "is_odd", "token_kinds"]
 

@@ -11,9 +11,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from specx.backend import LoadOptions, Tokenizer
 from specx.errors import BackendError, ContextError, ModelError, OptionError
-from specx.metadata import Metadata
+from specx.runtime.backend import LoadOptions, Tokenizer
+from specx.runtime.metadata import Metadata
 from specx_backends.llamacpp_header import (
     check_header,
     check_positions,

@@ -31,7 +31,7 @@ _stack_size = threading.Lock()
 
 
 class LlamaCppTokenizer:
-    """The `specx.backend.Tokenizer` of one model; lives as long as its weights."""
+    """The `specx.runtime.backend.Tokenizer` of one model; lives as long as its weights."""
 
     def __init__(self, lib: Any, weights: Weights) -> None:
         self._lib = lib

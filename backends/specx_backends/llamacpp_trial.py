@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 
 from specx.errors import ModelError, SpecxError
-from specx.fatal import exit_code_when_dying
+from specx.runtime.fatal import exit_code_when_dying
 
 __all__ = ["require_survival"]
 
@@ -43,7 +43,7 @@ def require_survival(path: Path) -> None:
 
 def try_file(path: str) -> int:
     """Do with the file what a run does; the exit code."""
-    from specx.backend import LoadOptions, get_backend
+    from specx.runtime.backend import LoadOptions, get_backend
 
     try:
         with get_backend("llamacpp").load(path, LoadOptions(n_ctx=64, threads=1)) as model:

@@ -17,7 +17,8 @@ from types import TracebackType
 import numpy as np
 from numpy.typing import NDArray
 
-from specx.backend import (
+from specx.errors import BackendError, ModelError, OptionError, UsageError
+from specx.runtime.backend import (
     BackendFactory,
     Clock,
     LoadOptions,
@@ -27,7 +28,6 @@ from specx.backend import (
     check_truncate,
     reject_unsupported,
 )
-from specx.errors import BackendError, ModelError, OptionError, UsageError
 from specx_backends.toy_table import ToyTable, parse_table
 
 if sys.version_info >= (3, 11):
@@ -124,7 +124,7 @@ def _longest_prefix(rest: bytes, pieces: Mapping[bytes, int]) -> bytes:
 
 
 class Toy:
-    """A `specx.backend.LogitsBackend` over a `ToyTable`.
+    """A `specx.runtime.backend.LogitsBackend` over a `ToyTable`.
 
     Parameters
     ----------

@@ -53,8 +53,8 @@ from typing import Any, TypeVar, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from specx.backend import Rollback
 from specx.errors import ModelError
+from specx.runtime.backend import Rollback
 
 __all__ = ["ToyTable", "parse_table"]
 

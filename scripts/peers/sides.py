@@ -8,8 +8,8 @@ from typing import Protocol
 
 from specx import Pair, SamplingParams, Settings, Stop, Tally, Tokenizer
 from specx.bench.profiling import encode_prompt
-from specx.chat import render_chat
-from specx.suites import Prompt
+from specx.bench.suites import Prompt
+from specx.session.chat import render_chat
 
 __all__ = ["Peer", "PeerFailed", "Question", "Side", "Specx", "Speed", "question"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from statistics import median
 
-from specx.cost import Curve, Profile, acceptance_needed, uniform_speedup
+from specx.schedule.costs.curve import Curve, Profile, acceptance_needed, uniform_speedup
 
 __all__ = ["explain", "milliseconds", "stairs"]
 

@@ -9,13 +9,13 @@ from typing import TypeAlias
 
 import numpy as np
 
-from specx.backend import LogitsBackend, Tokenizer
-from specx.chat import ChatOptions, encode_chat, encode_raw, has_template
-from specx.cost import Curve, Profile, curve_of, measure_curve, time_pass
+from specx.core.sampling import SamplingParams
 from specx.errors import UsageError
-from specx.pair import Pair
-from specx.sampling import SamplingParams
-from specx.vocabulary import readable
+from specx.runtime.backend import LogitsBackend, Tokenizer
+from specx.runtime.vocabulary import readable
+from specx.schedule.costs.curve import Curve, Profile, curve_of, measure_curve, time_pass
+from specx.session.chat import ChatOptions, encode_chat, encode_raw, has_template
+from specx.session.pair import Pair
 
 __all__ = ["PassTimer", "Samples", "encode_prompt", "profile_pair"]
 
@@ -144,7 +144,7 @@ def encode_prompt(
     UsageError
         If there are no tokens, or the template does not use one of `chat`'s arguments.
     ModelError
-        As `specx.chat.encode_chat`.
+        As `specx.session.chat.encode_chat`.
     """
     if raw or not has_template(tokenizer):
         if chat.arguments:

@@ -18,11 +18,11 @@ from specx.codec import (
     require_all,
     shortened,
 )
-from specx.cost import Profile, ProfileRecord, Width, profile_record
-from specx.decoding import Times
+from specx.core.sampling import SamplingParams
 from specx.errors import UsageError
-from specx.sampling import SamplingParams
-from specx.stats import Tally
+from specx.schedule.costs.curve import Profile, ProfileRecord, Width, profile_record
+from specx.session.decoding import Times
+from specx.session.tally import Tally
 
 __all__ = ["Arm", "Results", "Run", "read_results", "results_record"]
 

@@ -9,8 +9,8 @@ from typing import Any
 
 from specx.bench.records import Arm, Results, Run
 from specx.bench.speedup import Speedup, median_speedup
-from specx.cost import Profile, expected_tokens, predicted_speedup, textbook_speedup
-from specx.stats import Tally, merged
+from specx.schedule.costs.curve import Profile, expected_tokens, predicted_speedup, textbook_speedup
+from specx.session.tally import Tally, merged
 
 __all__ = ["paired_ratios", "summarise"]
 

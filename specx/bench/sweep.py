@@ -10,16 +10,16 @@ from functools import cached_property
 from itertools import groupby
 from typing import Protocol
 
-from specx.backend import LogitsBackend
 from specx.bench.profiling import PassTimer, encode_prompt
 from specx.bench.records import Arm, Results, Run
-from specx.chat import ChatOptions
-from specx.decoding import Round, Stop
+from specx.bench.suites import Prompt
 from specx.interrupts import held
-from specx.pair import Pair, Settings
-from specx.stats import Tally
-from specx.suites import Prompt
-from specx.uncached import Uncached
+from specx.runtime.backend import LogitsBackend
+from specx.runtime.uncached import Uncached
+from specx.session.chat import ChatOptions
+from specx.session.decoding import Round, Stop
+from specx.session.pair import Pair, Settings
+from specx.session.tally import Tally
 
 __all__ = ["Observer", "Plan", "run_sweep"]
 

@@ -9,9 +9,9 @@ from typing import Any
 import psutil
 
 from specx.bench.records import Arm, Results, Run
-from specx.cost import Profile, acceptance_needed
-from specx.machine import Watch
-from specx.stats import merged
+from specx.runtime.machine import Watch
+from specx.schedule.costs.curve import Profile, acceptance_needed
+from specx.session.tally import merged
 
 __all__ = ["warnings_of"]
 

@@ -14,7 +14,7 @@ from specx import interrupts
 from specx.cli.about import print_devices, print_version
 from specx.cli.streams import is_terminal, say
 from specx.errors import SpecxError
-from specx.fatal import exit_code_when_dying
+from specx.runtime.fatal import exit_code_when_dying
 
 __all__ = ["cli", "exit_code_of", "interrupted", "main"]
 

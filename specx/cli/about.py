@@ -38,7 +38,7 @@ def print_devices(context: click.Context, _: click.Parameter, wanted: bool) -> N
     """Print versions, builds and devices, one line a backend, and exit."""
     if not wanted or context.resilient_parsing:
         return
-    from specx.backend import installed_backends
+    from specx.runtime.backend import installed_backends
 
     for name in installed_backends():
         click.echo(f"{name}: {_about(name)}")
@@ -55,7 +55,7 @@ def _version(package: str) -> str:
 
 
 def _about(name: str) -> str:
-    from specx.backend import get_backend
+    from specx.runtime.backend import get_backend
 
     try:
         about = get_backend(name).about()

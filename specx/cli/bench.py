@@ -14,8 +14,6 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from specx.acceptance import RULES
-from specx.backend import Tokenizer, installed_backends
 from specx.bench import (
     Arm,
     Plan,
@@ -28,6 +26,7 @@ from specx.bench import (
 )
 from specx.bench.profiling import encode_prompt
 from specx.bench.render import FORMATS
+from specx.bench.suites import read_prompts, suite
 from specx.bench.values import choices, numbers, whole_numbers
 from specx.cli.bench_tracing import BENCH_TRACE, BenchTracing, refuse_clashes
 from specx.cli.curve import measure_curves
@@ -44,12 +43,13 @@ from specx.cli.options import (
 from specx.cli.progress import Progress
 from specx.cli.tables import print_comparison, print_results
 from specx.codec import MOST_GAMMA, to_json
+from specx.core.rules import RULES
 from specx.errors import SpecxError, UsageError
 from specx.interrupts import held
-from specx.machine import Watch, peak_memory_mib, provenance
 from specx.output import OutputFile
-from specx.pair import Pair
-from specx.suites import read_prompts, suite
+from specx.runtime.backend import Tokenizer, installed_backends
+from specx.runtime.machine import Watch, peak_memory_mib, provenance
+from specx.session.pair import Pair
 
 __all__ = ["bench"]
 

@@ -13,11 +13,11 @@ import click
 from specx import Pair, Settings, Stop
 from specx.bench import Arm, Observer, Plan, Run
 from specx.bench.render import label_of
+from specx.bench.suites import Prompt
 from specx.cli.files import OutputPath
-from specx.decoding import Round
 from specx.errors import UsageError
-from specx.suites import Prompt
-from specx.trace import BenchSummary, TraceWriter, header_for, summary_of
+from specx.records.trace import BenchSummary, TraceWriter, header_for, summary_of
+from specx.session.decoding import Round
 
 __all__ = ["BENCH_TRACE", "BenchTracing", "refuse_clashes"]
 

@@ -8,10 +8,9 @@ from typing import Any
 
 import click
 
-from specx.acceptance import RULES
-from specx.backend import Tokenizer
 from specx.bench import Arm, Plan, Results, warnings_of
 from specx.bench.profiling import encode_prompt
+from specx.bench.suites import read_prompts, suite
 from specx.cli.files import Command, Model, OutputPath
 from specx.cli.load import with_demo_pair
 from specx.cli.options import (
@@ -36,12 +35,13 @@ from specx.compare import (
     run_comparison,
 )
 from specx.compare.render import FORMATS, headings, tables
+from specx.core.rules import RULES
 from specx.errors import UsageError
 from specx.interrupts import held
-from specx.machine import Watch, provenance
 from specx.output import OutputFile
-from specx.pair import Pair
-from specx.suites import read_prompts, suite
+from specx.runtime.backend import Tokenizer
+from specx.runtime.machine import Watch, provenance
+from specx.session.pair import Pair
 
 __all__ = ["compare"]
 

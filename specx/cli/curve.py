@@ -11,15 +11,15 @@ from rich.text import Text
 
 from specx.bench.explain import explain, milliseconds
 from specx.bench.profiling import encode_prompt, profile_pair
+from specx.bench.suites import read_prompts, suite
 from specx.bench.values import whole_numbers
 from specx.cli.load import load_pair, plan_sides
 from specx.cli.options import chat_options
 from specx.cli.progress import Progress
 from specx.codec import to_json
-from specx.cost import Curve, Profile, profile_record
 from specx.errors import UsageError
 from specx.output import OutputFile
-from specx.suites import read_prompts, suite
+from specx.schedule.costs.curve import Curve, Profile, profile_record
 
 __all__ = ["measure_curves"]
 

@@ -12,13 +12,13 @@ import click
 
 from specx.cli.files import InputFile, OutputPath
 from specx.codec import MOST_GAMMA, shortened
-from specx.cost import Profile, read_profile
+from specx.core.sampling import SamplingParams
 from specx.errors import UsageError
 from specx.output import OutputFile
-from specx.pair import DRAFTERS, Pair, Settings
-from specx.sampling import SamplingParams
 from specx.schedule import Costs, Replay, Schedule, Step, Traced, read_steps, write_step
-from specx.stats import Choices, Tally
+from specx.schedule.costs.curve import Profile, read_profile
+from specx.session.pair import DRAFTERS, Pair, Settings
+from specx.session.tally import Choices, Tally
 
 __all__ = ["DRAFTING", "Chosen", "draft_settings", "drafter_needed", "estimate"]
 

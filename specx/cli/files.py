@@ -16,8 +16,8 @@ from typing import Any, TypeAlias
 import click
 
 from specx.errors import UsageError
-from specx.models import shipped
-from specx.results import kind_of, require_kind
+from specx.records.kinds import kind_of, require_kind
+from specx.shipped import shipped
 
 __all__ = ["CacheFolder", "Command", "InputFile", "Model", "OutputPath", "TraceFolder"]
 
@@ -79,8 +79,8 @@ class OutputPath(click.Path):
     Parameters
     ----------
     kind
-        What it will hold, a kind of `specx.results`; or a function of the options that says so,
-        or None where the command itself looks at what is there.
+        What it will hold, a kind of `specx.records.kinds`; or a function of the options that says
+        so, or None where the command itself looks at what is there.
     """
 
     def __init__(self, kind: str | Callable[[Mapping[str, Any]], str | None]) -> None:

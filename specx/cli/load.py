@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from specx import Pair
-from specx.backend import BackendFactory, LoadOptions, LogitsBackend, Tokenizer, get_backend
 from specx.cli.progress import Progress
 from specx.errors import OptionError, UsageError
-from specx.memory import Planned, check_fits
-from specx.models import demo_pair
-from specx.uncached import Uncached
+from specx.runtime.backend import BackendFactory, LoadOptions, LogitsBackend, Tokenizer, get_backend
+from specx.runtime.memory import Planned, check_fits
+from specx.runtime.uncached import Uncached
+from specx.shipped import demo_pair
 
 __all__ = [
     "FIELDS",

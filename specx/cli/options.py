@@ -9,9 +9,9 @@ from typing import Any
 
 import click
 
-from specx.chat import ChatOptions
 from specx.cli.files import CacheFolder, InputFile, Model
 from specx.errors import UsageError
+from specx.session.chat import ChatOptions
 
 __all__ = [
     "MODELS",

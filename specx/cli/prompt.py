@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 from specx.errors import UsageError
-from specx.inputs import read_bytes
+from specx.runtime.inputs import read_bytes
 
 __all__ = ["from_argument", "from_file", "from_input"]
 

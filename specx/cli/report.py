@@ -12,6 +12,7 @@ from specx.cli.files import Command, InputFile, OutputPath
 from specx.cli.show import footer
 from specx.cli.tables import print_results, print_rows
 from specx.output import OutputFile
+from specx.records.trace import Trace, read_traces
 from specx.report import (
     INSTALL,
     MOST_TEXTS,
@@ -24,8 +25,7 @@ from specx.report import (
     title_of,
 )
 from specx.report.figures import length_rows
-from specx.text import visible
-from specx.trace import Trace, read_traces
+from specx.session.text import visible
 
 __all__ = ["report"]
 

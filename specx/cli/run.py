@@ -10,8 +10,6 @@ from typing import Any
 import click
 
 from specx import RULES, Pair, SamplingParams, Settings, Stop, Tally, interrupts
-from specx.backend import Tokenizer
-from specx.chat import ChatOptions, encode_chat, encode_raw, has_template, model_template
 from specx.cli.drafting import DRAFTING, Chosen, draft_settings, drafter_needed, estimate
 from specx.cli.files import Command, InputFile
 from specx.cli.load import FIELDS, Side, load_pair, plan_sides
@@ -22,15 +20,17 @@ from specx.cli.show import Writer, footer, legend, wants_styles
 from specx.cli.streams import is_terminal
 from specx.cli.tracing import TRACE, Tracing
 from specx.codec import to_json
+from specx.core.streams import draw_seed
 from specx.errors import SpecxError, UsageError
-from specx.fatal import last_words
 from specx.interrupts import held
-from specx.models import demo_pair
 from specx.output import OutputFile
-from specx.pair import PREFILL_SLICE
-from specx.stats import Choices
-from specx.streams import draw_seed
-from specx.trace.uncertainty import ENTROPY_STEPS
+from specx.records.trace.uncertainty import ENTROPY_STEPS
+from specx.runtime.backend import Tokenizer
+from specx.runtime.fatal import last_words
+from specx.session.chat import ChatOptions, encode_chat, encode_raw, has_template, model_template
+from specx.session.pair import PREFILL_SLICE
+from specx.session.tally import Choices
+from specx.shipped import demo_pair
 
 __all__ = ["run"]
 

@@ -12,11 +12,11 @@ from typing import Any, TextIO
 import click
 
 from specx.cli.streams import is_terminal
-from specx.decoding import Round
-from specx.sampling import Distribution
-from specx.stats import Tally
-from specx.text import visible
-from specx.trace.uncertainty import ENTROPY_STEPS, entropy_level, raw_entropy
+from specx.core.sampling import Distribution
+from specx.records.trace.uncertainty import ENTROPY_STEPS, entropy_level, raw_entropy
+from specx.session.decoding import Round
+from specx.session.tally import Tally
+from specx.session.text import visible
 
 __all__ = ["Writer", "footer", "legend", "wants_styles"]
 

@@ -10,8 +10,8 @@ from typing import Any
 import click
 
 from specx import SamplingParams
-from specx.backend import Tokenizer
 from specx.bench.profiling import encode_prompt
+from specx.bench.suites import read_prompts, suite
 from specx.cli.files import Command, InputFile, OutputPath, TraceFolder
 from specx.cli.load import load_pair, plan_sides
 from specx.cli.options import MODELS, RUNTIME, TEMPLATE, add_options, chat_options
@@ -19,15 +19,15 @@ from specx.cli.progress import Progress
 from specx.cli.tables import print_rows
 from specx.codec import MOST_GAMMA
 from specx.errors import UsageError
-from specx.machine import provenance
-from specx.models import demo_pair
 from specx.output import OutputFile
-from specx.results import require_kind
+from specx.records.kinds import require_kind
+from specx.records.trace import Trace, read_traces
+from specx.runtime.backend import Tokenizer
+from specx.runtime.machine import provenance
+from specx.shipped import demo_pair
 from specx.study import FORMATS, Plan, analyse, observe, run_study
 from specx.study.render import as_json
 from specx.study.running import traces_of
-from specx.suites import read_prompts, suite
-from specx.trace import Trace, read_traces
 
 __all__ = ["study"]
 

@@ -8,12 +8,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from specx.backend import LogitsBackend, Tokenizer, get_backend
 from specx.cli.load import FIELDS, Side, load_side, plan_sides, require_memory
 from specx.cli.progress import Progress
 from specx.compare import Traits
 from specx.errors import OptionError, UsageError
-from specx.pair import Pair
+from specx.runtime.backend import LogitsBackend, Tokenizer, get_backend
+from specx.session.pair import Pair
 
 __all__ = ["OVERRIDES", "Planned", "load_both", "plan_both", "traits_of"]
 

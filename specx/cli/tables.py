@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from specx.bench.render import kind_rows, label_of, speed_rows, time_rows
-from specx.text import visible
+from specx.session.text import visible
 
 __all__ = ["print_comparison", "print_results", "print_rows"]
 

@@ -13,11 +13,11 @@ import click
 from specx import Pair, Settings, Stop, Tally
 from specx.cli.files import OutputPath
 from specx.cli.progress import Progress
-from specx.decoding import Round
 from specx.errors import UsageError
 from specx.interrupts import held
-from specx.machine import provenance
-from specx.trace import TraceWriter, header_for, summary_of
+from specx.records.trace import TraceWriter, header_for, summary_of
+from specx.runtime.machine import provenance
+from specx.session.decoding import Round
 
 __all__ = ["TRACE", "Tracing"]
 

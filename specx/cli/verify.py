@@ -10,17 +10,17 @@ from typing import Any
 import click
 
 from specx import SamplingParams, __version__
-from specx.acceptance import RULES
-from specx.accepting import find_rule
 from specx.cli.files import Command
 from specx.cli.load import load_pair, plan_sides
 from specx.cli.options import MODELS, RUNTIME, add_options
 from specx.cli.progress import Progress
+from specx.core.accept import find_rule
+from specx.core.rules import RULES
+from specx.core.streams import draw_seed
 from specx.errors import UsageError
-from specx.faults import FAULTS, Fault
-from specx.pair import Pair
-from specx.streams import draw_seed
-from specx.verification import LAW_GAMMA, LAW_TOP_K, Bench, Check, check_models, check_rule
+from specx.session.pair import Pair
+from specx.verify import LAW_GAMMA, LAW_TOP_K, Bench, Check, check_models, check_rule
+from specx.verify.faults import FAULTS, Fault
 
 __all__ = ["verify"]
 

@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from specx.backend import LogitsBackend
-from specx.decoding import prefill
+from specx.core.sampling import Distribution, LogitsReader, SamplingParams
 from specx.errors import LogitsError
-from specx.pair import PREFILL_SLICE
-from specx.sampling import Distribution, LogitsReader, SamplingParams
-from specx.vocabulary import readable
+from specx.runtime.backend import LogitsBackend
+from specx.runtime.vocabulary import readable
+from specx.session.decoding import prefill
+from specx.session.pair import PREFILL_SLICE
 
 __all__ = ["Agreement", "Forced", "agreement_along", "binned", "means", "total_variation"]
 

@@ -21,7 +21,7 @@ from specx.compare.split import (
     split_difference,
 )
 from specx.errors import UsageError
-from specx.stats import Tally, merged
+from specx.session.tally import Tally, merged
 
 __all__ = ["Findings", "Outcome", "findings_of"]
 

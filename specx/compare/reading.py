@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any, Literal, TypedDict
 
 from specx.codec import Chance, Count, Gamma, Number, Rate, convert, read_json
-from specx.cost import ProfileRecord
 from specx.errors import UsageError
+from specx.schedule.costs.curve import ProfileRecord
 
 __all__ = ["FORMAT", "read_comparison"]
 

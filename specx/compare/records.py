@@ -16,7 +16,7 @@ from specx.compare.reading import FORMAT
 from specx.compare.run import Comparison
 from specx.compare.split import round_parts
 from specx.compare.words import verdict
-from specx.cost import profile_record
+from specx.schedule.costs.curve import profile_record
 
 __all__ = ["comparison_record"]
 

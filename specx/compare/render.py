@@ -7,7 +7,7 @@ from typing import Any
 
 from specx.bench.render import Rows, markdown_table
 from specx.codec import to_json
-from specx.cost import Curve, profile_from
+from specx.schedule.costs.curve import Curve, profile_from
 
 __all__ = ["FORMATS", "as_markdown", "headings", "tables"]
 

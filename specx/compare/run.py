@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from specx.backend import LogitsBackend
 from specx.bench.profiling import PassTimer, Samples, encode_prompt
 from specx.bench.records import Arm, Results, Run
 from specx.bench.sweep import WARM_UP_TOKENS, Bench, Plan
 from specx.compare.agreement import Agreement, Forced, agreement_along
-from specx.decoding import Round, Stop
 from specx.errors import VocabularyError
 from specx.interrupts import held
-from specx.pair import Pair, Settings
+from specx.runtime.backend import LogitsBackend
+from specx.runtime.vocabulary import drafter_mask, require_equal_ids, verifier_mask
 from specx.schedule import Schedule
-from specx.stats import merged
-from specx.vocabulary import drafter_mask, require_equal_ids, verifier_mask
+from specx.session.decoding import Round, Stop
+from specx.session.pair import Pair, Settings
+from specx.session.tally import merged
 
 __all__ = [
     "Comparison",

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from specx.bench.records import Run
-from specx.cost import Profile, expected_tokens, predicted_speedup
-from specx.stats import merged
+from specx.schedule.costs.curve import Profile, expected_tokens, predicted_speedup
+from specx.session.tally import merged
 
 __all__ = [
     "Acceptance",
@@ -78,7 +78,7 @@ class Split:
 
 
 def speedup(acceptance: Acceptance, costs: Costs, gamma: int) -> float:
-    """S(acceptance, costs): the speed-up that `specx.cost.predicted_speedup` gives to them."""
+    """S(acceptance, costs): the speed-up that `predicted_speedup` gives to them."""
     return predicted_speedup(
         costs.profile,
         gamma,

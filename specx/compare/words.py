@@ -9,7 +9,7 @@ from typing import Any, Literal, TypeAlias
 
 from specx.compare.findings import Findings, Outcome
 from specx.compare.split import Acceptance, Costs, round_parts, speedup
-from specx.cost import acceptance_needed
+from specx.schedule.costs.curve import acceptance_needed
 
 __all__ = ["Verdict", "verdict"]
 

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from specx.stats import Tally
-from specx.trace import Trace
+from specx.records.trace import Trace
+from specx.session.tally import Tally
 
 __all__ = [
     "MOST_TEXTS",

@@ -10,6 +10,8 @@ from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
+from specx.records.trace import BenchSummary, Trace
+from specx.records.trace.uncertainty import ENTROPY_STEPS
 from specx.report.figures import (
     MOST_TEXTS,
     brief,
@@ -24,9 +26,7 @@ from specx.report.figures import (
 from specx.report.plots import INSTALL, can_plot, plots_of
 from specx.report.sweep import sweep_plots, sweep_tables, sweeps_of
 from specx.report.tokens import rounds_data, shown_tokens
-from specx.text import visible
-from specx.trace import BenchSummary, Trace
-from specx.trace.uncertainty import ENTROPY_STEPS
+from specx.session.text import visible
 
 __all__ = ["page"]
 

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from specx.stats import Tally
-from specx.trace import Trace
+from specx.records.trace import Trace
+from specx.session.tally import Tally
 
 __all__ = ["COLOURS", "INSTALL", "can_plot", "draw_svg", "plots_of"]
 

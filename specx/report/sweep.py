@@ -7,8 +7,8 @@ from functools import partial
 from typing import Any, TypeAlias
 
 from specx.bench.render import Rows, kind_rows, series_label, speed_rows, time_rows
+from specx.records.trace import BenchSummary, Trace
 from specx.report.plots import COLOURS, can_plot, draw_svg
-from specx.trace import BenchSummary, Trace
 
 __all__ = ["Series", "series_of", "sweep_plots", "sweep_tables", "sweeps_of"]
 

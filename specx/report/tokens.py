@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from specx.text import visible
-from specx.trace import DraftToken, RoundRecord, Trace, Uncertainty
-from specx.trace.uncertainty import entropy_level
+from specx.records.trace import DraftToken, RoundRecord, Trace, Uncertainty
+from specx.records.trace.uncertainty import entropy_level
+from specx.session.text import visible
 
 __all__ = ["Shown", "rounds_data", "shown_tokens"]
 

@@ -2,10 +2,10 @@
 
 from specx.schedule.auto import Auto
 from specx.schedule.base import Fixed, Outcome, Plan, Schedule
-from specx.schedule.costs import Costs
+from specx.schedule.costs.live import Costs
+from specx.schedule.costs.table import table_profile
 from specx.schedule.early import EarlyStop
 from specx.schedule.replay import Replay, Step, Traced, read_steps, write_step
-from specx.schedule.table import table_profile
 
 __all__ = [
     "Auto",

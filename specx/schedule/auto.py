@@ -15,11 +15,11 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from specx.drafting import Drafter, Outlook
+from specx.drafters.base import Drafter, Outlook
 from specx.schedule.acceptance import MOST_HOPED, Acceptance
 from specx.schedule.bank import START, Bank, Parking
 from specx.schedule.base import Outcome, Plan, most_proposals
-from specx.schedule.costs import Costs
+from specx.schedule.costs.live import Costs
 from specx.schedule.margin import Margin, margin_of
 from specx.schedule.worth import Choice, best_choice, cheapest_trial, worth_more
 

@@ -14,7 +14,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from specx.drafting import Drafter, Outlook
+from specx.drafters.base import Drafter, Outlook
 
 __all__ = ["Fixed", "Outcome", "Plan", "Schedule", "most_proposals"]
 
@@ -59,7 +59,7 @@ class Schedule(Protocol):
         """Who proposes after `tokens`, and at most how many, `room` being the most possible."""
 
     def go_on(self, k: int, logits: NDArray[np.float32] | None) -> bool:
-        """`specx.drafting.GoOn`: draw one more than the `k` tokens drawn?"""
+        """`specx.drafters.base.GoOn`: draw one more than the `k` tokens drawn?"""
 
     def learn(self, outcome: Outcome) -> None:
         """Take note of what the round came to."""

@@ -13,7 +13,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from specx.drafting import Drafter
+from specx.drafters.base import Drafter
 from specx.errors import UsageError
 from specx.schedule.base import Outcome, Plan, Schedule
 

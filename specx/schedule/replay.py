@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specx.codec import Count, Gamma, convert, lines_of, parse, refuse, to_json
-from specx.drafting import Drafter
+from specx.drafters.base import Drafter
 from specx.errors import UsageError
 from specx.schedule.base import Outcome, Plan, Schedule, most_proposals
 

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specx.errors import UsageError
-from specx.trace import DraftToken, Trace
+from specx.records.trace import DraftToken, Trace
 
 __all__ = ["PREDICTORS", "Observations", "observe"]
 

@@ -11,16 +11,16 @@ from pathlib import Path
 from typing import Any
 
 from specx.bench.profiling import encode_prompt
-from specx.chat import ChatOptions
+from specx.bench.suites import Prompt
 from specx.codec import shortened
-from specx.decoding import Stop
+from specx.core.sampling import SamplingParams
 from specx.errors import UsageError
 from specx.interrupts import held
-from specx.pair import Pair, Settings
-from specx.sampling import SamplingParams
-from specx.stats import Tally
-from specx.suites import Prompt
-from specx.trace import NoGeneration, Trace, TraceWriter, header_for, read_trace, summary_of
+from specx.records.trace import NoGeneration, Trace, TraceWriter, header_for, read_trace, summary_of
+from specx.session.chat import ChatOptions
+from specx.session.decoding import Stop
+from specx.session.pair import Pair, Settings
+from specx.session.tally import Tally
 
 __all__ = ["Plan", "run_study", "traces_of"]
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from specx import LogitsBackend, Pair, SamplingParams, Settings, Stop
-from specx.audit import batch_deviation, fresh_logits, top_two_gap
-from specx.chat import encode_chat
+from specx.session.chat import encode_chat
+from specx.verify.audit import batch_deviation, fresh_logits, top_two_gap
 
 N_TOKENS, GAMMA = 128, 4
 

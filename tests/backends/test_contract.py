@@ -22,7 +22,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from specx.backend import (
+from specx.errors import BackendError, ContextError, OptionError, UsageError
+from specx.runtime.backend import (
     BackendFactory,
     LoadOptions,
     LogitsBackend,
@@ -30,7 +31,6 @@ from specx.backend import (
     Tokenizer,
     reject_unsupported,
 )
-from specx.errors import BackendError, ContextError, OptionError, UsageError
 
 Rows = NDArray[np.float32]
 

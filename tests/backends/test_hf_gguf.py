@@ -15,8 +15,8 @@ import pytest
 from numpy.typing import NDArray
 from tiny_hf import complaint, encode, load
 
-from specx.backend import LoadOptions, LogitsBackend, Tokenizer
-from specx.chat import encode_chat, render_chat
+from specx.runtime.backend import LoadOptions, LogitsBackend, Tokenizer
+from specx.session.chat import encode_chat, render_chat
 from specx_backends import hf_loading, hf_weights
 from specx_backends.hf_tokenizer import gguf_tokenizer
 from specx_backends.llamacpp import backend as llamacpp

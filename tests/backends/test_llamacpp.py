@@ -17,8 +17,8 @@ import gguf
 import numpy as np
 import pytest
 
-from specx.backend import BackendFactory, LoadOptions, Tokenizer
 from specx.errors import BackendError, ContextError, ModelError, OptionError
+from specx.runtime.backend import BackendFactory, LoadOptions, Tokenizer
 from specx_backends import llamacpp_library, llamacpp_loading, llamacpp_threads
 from specx_backends.llamacpp import LlamaCppModel, backend, chunks
 from specx_backends.llamacpp_tokenizer import LlamaCppTokenizer
@@ -483,7 +483,7 @@ def test_the_log_is_silent_unless_asked_for(tiny: Path, verbose: bool) -> None:
     done = run_python(
         f"""
         import gc
-        from specx.backend import LoadOptions
+        from specx.runtime.backend import LoadOptions
         from specx_backends.llamacpp import backend
         model = backend.load({str(tiny)!r}, LoadOptions(n_gpu_layers=0, verbose={verbose}))
         gc.collect()
@@ -509,7 +509,7 @@ def test_a_missing_library_gives_the_install_line() -> None:
     done = run_python(
         """
         import sys
-        from specx.backend import LoadOptions
+        from specx.runtime.backend import LoadOptions
         from specx.errors import BackendError
         from specx_backends.llamacpp import backend
         sys.modules["llama_cpp"] = None

@@ -13,9 +13,9 @@ import pytest
 import tiny_gguf
 from tiny_gguf import Field, Kind, number, real, strings, text, write
 
-from specx.backend import LoadOptions, get_backend
 from specx.errors import BackendError, ContextError, ModelError, OptionError
-from specx.metadata import read_metadata
+from specx.runtime.backend import LoadOptions, get_backend
+from specx.runtime.metadata import read_metadata
 from specx_backends.llamacpp_library import Log
 from specx_backends.llamacpp_tokenizer import longest_word
 
@@ -134,7 +134,7 @@ def test_an_odd_file_that_survives_its_trial_loads(tmp_path: Path) -> None:
 
 DIES = """
 import ctypes
-from specx.fatal import exit_code_when_dying, last_words
+from specx.runtime.fatal import exit_code_when_dying, last_words
 from specx_backends.llamacpp_library import ggml, library
 lib = library()
 with exit_code_when_dying(2), last_words(lambda reason: print("unsaved text", end="")):
@@ -172,7 +172,7 @@ def test_several_threads_that_die_of_one_fault_speak_once(around: str, code: int
     script = f"""
 import threading
 from contextlib import nullcontext
-from specx.fatal import die, exit_code_when_dying
+from specx.runtime.fatal import die, exit_code_when_dying
 with {around}:
     threads = [threading.Thread(target=die, args=("no use",)) for _ in range(8)]
     for each in threads:

@@ -25,17 +25,17 @@ from identity import assert_identical, plain_texts
 from numpy.typing import NDArray
 
 from specx import RULES, Block, LoadOptions, LogitsBackend, Rule, get_backend
-from specx.audit import batch_deviation
-from specx.chisquare import chi_square
-from specx.decoding import Round, Stop, prefill, speculate
-from specx.drafting import ModelDrafter
-from specx.exactness import Law, Table, target_law, total_variation
-from specx.faults import FAULTS, Fault
-from specx.pair import PREFILL_SLICE
-from specx.sampling import SamplingParams, distribution
+from specx.core.exactness import Law, Table, target_law, total_variation
+from specx.core.sampling import SamplingParams, distribution
+from specx.core.streams import Streams
+from specx.drafters.base import ModelDrafter
 from specx.schedule import Fixed
-from specx.streams import Streams
-from specx.verification import Bench, enumerated_round
+from specx.session.decoding import Round, Stop, prefill, speculate
+from specx.session.pair import PREFILL_SLICE
+from specx.verify import Bench, enumerated_round
+from specx.verify.audit import batch_deviation
+from specx.verify.chisquare import chi_square
+from specx.verify.faults import FAULTS, Fault
 
 KINDS = [("llamacpp", "llamacpp"), ("hf", "hf"), ("hf", "llamacpp"), ("llamacpp", "hf")]
 """Runtimes of verifier and drafter."""

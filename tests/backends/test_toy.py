@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specx.backend import LoadOptions, get_backend
 from specx.errors import BackendError, ContextError, ModelError, OptionError, UsageError
+from specx.runtime.backend import LoadOptions, get_backend
 from specx_backends import toy, toy_table
 from specx_backends.toy import CLOCK, Toy, ToyTable, backend
 

@@ -1,0 +1,1 @@
+"""Sampling, rules and their enumeration: arrays and fractions in, arrays out."""

@@ -1,0 +1,1 @@
+"""Where proposals come from."""

@@ -1,0 +1,177 @@
+"""A drafter without a model: the text so far is its own draft.
+
+What is copied (code to be changed, a passage to be quoted) goes on as it went on before. "Prompt
+lookup decoding" (Saxena 2023) and llama.cpp's lookup example do the same with shorter matches.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from specx.core.sampling import Distribution
+from specx.drafters.base import Draft, GoOn, Outlook
+
+__all__ = ["MOST_PROPOSALS", "LookupDrafter", "LookupIndex", "Match"]
+
+SIZES = (24, 12, 6, 3)
+"""Lengths of the runs that are indexed. A shorter run than the last proposes more often, and is
+mostly wrong; the longest that matches decides, and of equal ones the most recent."""
+LONGEST = 48
+"""A match is measured up to this many tokens: beyond, it holds no better."""
+MOST_PROPOSALS = 32
+MASKED = "token that the verifier cannot emit"
+
+
+@dataclass(frozen=True)
+class Match:
+    """The text's last `length` tokens also end before position `at`."""
+
+    at: int
+    length: int
+
+
+class LookupIndex:
+    """Where each run of tokens last went on; a token costs the same however long the text is."""
+
+    def __init__(self) -> None:
+        self.n_tokens = 0
+        """Tokens of the text that were read."""
+        self._places: list[tuple[int, dict[int, int]]] = [(size, {}) for size in SIZES]
+        self._found: Match | None = None
+        self._last = -1
+
+    def clear(self) -> None:
+        """Forget the text."""
+        self.n_tokens, self._last = 0, -1
+        for _, places in self._places:
+            places.clear()
+
+    def find(self, tokens: Sequence[int]) -> Match | None:
+        """Read what is new in `tokens`, and find the longest indexed run that ends them.
+
+        Of several places where it stood before, the most recent. A text only grows; one that did
+        not is read again.
+        """
+        end = len(tokens)
+        if end == self.n_tokens and tokens[-1] == self._last:
+            return self._found
+        if end <= self.n_tokens:
+            self.clear()
+        for before in range(self.n_tokens + 1, end):
+            for size, places in self._places:
+                if size <= before:
+                    places[_key(tokens, before, size)] = before
+        self._found, self.n_tokens, self._last = self._search(tokens), end, tokens[-1]
+        return self._found
+
+    def _search(self, tokens: Sequence[int]) -> Match | None:
+        """The match, looked up in the same step that leaves this place for later ones."""
+        end, found = len(tokens), None
+        for size, places in self._places:
+            if size > end:
+                continue
+            key = _key(tokens, end, size)
+            at = places.get(key) if found is None else None
+            # A key is a hash: two runs may share one, so the length is always measured.
+            if at is not None and (length := _common(tokens, at)) >= size:
+                found = Match(at, length)
+            places[key] = end
+        return found
+
+
+def _key(tokens: Sequence[int], end: int, size: int) -> int:
+    return hash(tuple(tokens[end - size : end]))
+
+
+def _common(tokens: Sequence[int], at: int) -> int:
+    """How many tokens before `at` equal those before the end, up to `LONGEST`."""
+    most, end, length = min(at, LONGEST), len(tokens), 0
+    while length < most and tokens[at - 1 - length] == tokens[end - 1 - length]:
+        length += 1
+    return length
+
+
+class LookupDrafter:
+    """Proposes how the text went on where its last tokens stood before.
+
+    Parameters
+    ----------
+    masked
+        Ids that the verifier cannot emit: a proposal ends before them.
+    eog_ids
+        Tokens that end the text, after which nothing is worth proposing: `Stop.eog_ids`. They stay
+        in the draft.
+    """
+
+    name = kind = "lookup"
+
+    def __init__(self, masked: Sequence[int] = (), eog_ids: frozenset[int] = frozenset()) -> None:
+        self._masked = frozenset(int(token) for token in masked)
+        self._eog_ids = eog_ids
+        self._index = LookupIndex()
+
+    @property
+    def n_past(self) -> int:
+        return self._index.n_tokens
+
+    @property
+    def n_ctx(self) -> int:
+        return sys.maxsize
+
+    def outlook(self, tokens: Sequence[int]) -> Outlook:
+        """How long the match is, and which token it names."""
+        match = self._index.find(tokens)
+        if match is None:
+            return Outlook(limit=0, bound="no match")
+        if tokens[match.at] in self._masked:
+            return Outlook(limit=0, bound=MASKED)
+        return Outlook(
+            limit=MOST_PROPOSALS,
+            start=match.length,
+            guess=tokens[match.at],
+            bound="longest lookup",
+        )
+
+    def propose(
+        self,
+        tokens: Sequence[int],
+        limit: int,
+        random: np.random.Generator,
+        go_on: GoOn | None = None,
+        hindsight: int = 0,
+    ) -> Draft:
+        """At most `limit` tokens, each with all of Q on it.
+
+        `go_on` is not asked: nothing becomes known on the way that was not known before. There is
+        nothing to look back at: a lookup never lags.
+        """
+        match = self._index.find(tokens)
+        if match is None:
+            return Draft()
+        ids, ended = self._continuation(tokens, match.at, min(limit, MOST_PROPOSALS))
+        certain = [Distribution(np.ones(1), np.array([token])) for token in ids]
+        return Draft(ids, certain, ended=ended)
+
+    def truncate(self, n_past: int) -> None:
+        """Forget the text if part of what was indexed goes; it is read again when next needed."""
+        if n_past < self._index.n_tokens:
+            self._index.clear()
+
+    def restart(self, n_past: int) -> None:
+        """Nothing: a lookup lags behind nothing."""
+
+    def _continuation(self, tokens: Sequence[int], at: int, limit: int) -> tuple[list[int], str]:
+        """What followed `at`, and why it ended early; at the text's end it goes on with itself."""
+        ids: list[int] = []
+        for place in range(at, at + limit):
+            token = tokens[place] if place < len(tokens) else ids[place - len(tokens)]
+            if token in self._masked:
+                return ids, MASKED
+            ids.append(token)
+            if token in self._eog_ids and len(ids) < limit:
+                return ids, "end token"
+        return ids, ""

@@ -1,0 +1,236 @@
+"""Writes a trace, a line at a time, so that a run that dies leaves a readable file."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from datetime import datetime, timezone
+from importlib.metadata import version
+from pathlib import Path
+from types import TracebackType
+from typing import Any, cast
+
+from specx.codec import to_json
+from specx.core.accept import find_rule
+from specx.core.sampling import SamplingParams
+from specx.errors import UsageError
+from specx.interrupts import held
+from specx.output import LineFile
+from specx.records.trace.records import (
+    SCHEMA,
+    BenchSummary,
+    Estimated,
+    FileStart,
+    Header,
+    Line,
+    Sampling,
+    SecondsByPart,
+    Summary,
+)
+from specx.records.trace.rounds import record_round
+from specx.runtime.backend import Tokenizer
+from specx.session.decoding import Round, StopReason
+from specx.session.pair import Pair, Settings
+from specx.session.tally import Tally
+
+__all__ = ["TraceWriter", "header_for", "summary_of"]
+
+
+class TraceWriter:
+    """A trace file that is being written; holds one generation after the other.
+
+    Open it before models are loaded: a target that cannot be written is then found while nothing is
+    lost. An earlier file of that name is replaced only by the first generation. Each line reaches
+    the operating system at once, as a whole. While it is open, no other process can write it.
+
+    Parameters
+    ----------
+    path
+        The file.
+    argv
+        The command line that it records; by default this process's.
+
+    Raises
+    ------
+    UsageError
+        Here and from every method, if the file cannot be written.
+
+    Examples
+    --------
+    ::
+
+        with TraceWriter(path) as trace:
+            trace.begin(header_for(pair, settings, tokens, prompt), pair.verifier.tokenizer)
+            for done in pair.rounds(tokens, settings, stop, keep_logits=True):
+                tally.add(done)
+                trace.round(done)
+            trace.end(summary_of(tally, stop.reason, rest=stop.finish()))
+    """
+
+    def __init__(self, path: Path, argv: Sequence[str] | None = None) -> None:
+        self.path = path
+        self.seconds = 0.0
+        """Spent in this writer since the generation began."""
+        self._argv = list(sys.argv if argv is None else argv)
+        self._started = False
+        self._generations = 0
+        try:
+            self._file = LineFile(path)
+        except (OSError, ValueError) as error:  # a NUL within the name
+            raise self._complaint(error) from error
+        if self._file.new:
+            self._start()  # a full disk is found here
+
+    def begin(self, header: Header, tokenizer: Tokenizer) -> None:
+        """Begin a generation; `tokenizer` names its tokens."""
+        if not self._started:
+            self._start()
+        self._params = SamplingParams(**header.sampling)
+        self._rule = find_rule(header.rule)
+        self._header, self._tokenizer = header, tokenizer
+        self._index, self.seconds = 0, 0.0
+        self._write(header)
+        self._generations += 1
+
+    def round(self, done: Round) -> None:
+        """Write one round of the generation."""
+        begun = time.perf_counter()
+        self._write(
+            record_round(
+                done,
+                index=self._index,
+                rule=self._rule,
+                params=self._params,
+                tokenizer=self._tokenizer,
+                gamma=self._header.gamma,
+            )
+        )
+        self._index += 1
+        self.seconds += time.perf_counter() - begun
+
+    def end(self, summary: Summary) -> None:
+        """End the generation."""
+        self._write(summary)
+
+    def end_bench(self, summary: BenchSummary) -> None:
+        """End the sweep whose runs the file holds."""
+        self._write(summary)
+
+    @property
+    def closed(self) -> bool:
+        """Whether nothing more can be written, as after a failure."""
+        return self._file.closed
+
+    def close(self) -> None:
+        """Close the file; one that was empty and got no generation is removed."""
+        if not self._file.closed:
+            with held():
+                self._file.close(remove=self._file.new and not self._generations)
+
+    def __enter__(self) -> TraceWriter:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _start(self) -> None:
+        self._started = True
+        try:
+            if not self._file.new:
+                self._file.restart()
+        except OSError as error:
+            raise self._complaint(error) from error
+        now = datetime.now(timezone.utc).isoformat(timespec="seconds")
+        self._write(FileStart(schema=SCHEMA, specx=version("specx"), created=now, argv=self._argv))
+
+    def _write(self, record: Line) -> None:
+        try:
+            self._file.write(_line(record))
+        except OSError as error:
+            self.close()
+            raise self._complaint(error) from error
+
+    def _complaint(self, error: OSError | ValueError) -> UsageError:
+        reason = getattr(error, "strerror", None) or error
+        return UsageError(f"cannot write the trace to {self.path}: {reason}; name another file")
+
+
+def header_for(
+    pair: Pair,
+    settings: Settings,
+    tokens: Sequence[int],
+    prompt: str,
+    *,
+    labels: Mapping[str, Any] | None = None,
+    shown: Mapping[str, Any] | None = None,
+    provenance: Mapping[str, Any] | None = None,
+) -> Header:
+    """The header of a generation that starts from `tokens`.
+
+    Parameters
+    ----------
+    tokens, prompt
+        The prompt, template included, and the text as it was given.
+    labels
+        What tells this generation from others of the file.
+    shown
+        All settings, as ``--json`` prints them.
+    provenance
+        Models, hashes, versions, machine: see `specx.runtime.machine.provenance`.
+    """
+    return Header(
+        prompt=prompt,
+        prompt_ids=list(tokens),
+        rule=settings.rule,
+        gamma=settings.gamma if pair.drafters(settings) else 0,
+        seed=settings.seed,
+        sampling=cast(Sampling, asdict(settings.sampling)),
+        n_vocab=pair.verifier.n_vocab,
+        drafter="+".join(drafter.name for drafter in pair.drafters(settings)) or None,
+        labels=dict(labels or {}),
+        settings=dict(shown or {}),
+        provenance=dict(provenance or {}),
+    )
+
+
+def summary_of(
+    tally: Tally,
+    stop_reason: StopReason | None,
+    *,
+    prefill_s: float = 0.0,
+    prefill_draft_s: float | None = None,
+    trace_s: float = 0.0,
+    rest: str = "",
+    estimated: Mapping[str, Any] | None = None,
+) -> Summary:
+    """What closes a generation: the numbers of `tally`, unrounded."""
+    return Summary(
+        n_tokens=tally.n_tokens,
+        stop_reason=stop_reason,
+        tok_s=tally.tok_s,
+        prefill_s=prefill_s,
+        prefill_draft_s=prefill_draft_s,
+        rounds=tally.rounds,
+        alpha=tally.alpha,
+        kept=tally.kept,
+        tau=tally.tau,
+        expected_accepted=tally.expected_a_round(),
+        time=cast(SecondsByPart, tally.time()),
+        trace_s=trace_s,
+        rest=rest,
+        estimated=cast(Estimated | None, estimated and dict(estimated)),
+    )
+
+
+def _line(record: Line) -> bytes:
+    """One line of JSON. A lone surrogate (an argument that was no UTF-8) is kept as its escape."""
+    fields = asdict(record)
+    line = to_json({"kind": fields.pop("kind"), **fields})
+    return line.encode("utf-8", errors="backslashreplace") + b"\n"

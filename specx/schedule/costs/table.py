@@ -1,0 +1,82 @@
+"""Costs of a pair that nobody measured: shapes by quantisation, from ``models/costs.toml``."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+from specx.runtime.backend import LogitsBackend
+from specx.schedule.costs.curve import Curve, Profile
+from specx.shipped import packaged
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+__all__ = ["table_profile", "table_row"]
+
+DEFAULT, GPU = "Q8_0", "gpu"
+ITEM_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
+
+
+def table_profile(verifier: LogitsBackend, drafter: LogitsBackend | None = None) -> Profile:
+    """What a pair costs by the table; the unit of time is the verifier's T(1)."""
+    table = tomllib.loads(packaged("costs.toml").read_text(encoding="utf-8"))
+    curve = _curve(table, verifier, 1.0)
+    if drafter is None:
+        return Profile(verifier=curve)
+    share = _weight_bytes(drafter) / _weight_bytes(verifier)
+    step = min(share, 1.0) ** table["drafter_exponent"]
+    return Profile(verifier=curve, drafter=_curve(table, drafter, step))
+
+
+def table_row(about: Mapping[str, object]) -> str:
+    """The row that holds for a model that describes itself so.
+
+    A model that computes in a plain type (PyTorch) is known by that, whatever its file held.
+    """
+    devices = about.get("devices")
+    names = [str(name).lower() for name in devices] if isinstance(devices, list) else []
+    if any(word in name for name in names for word in ("cuda", "vulkan", "metal", "mps", "rocm")):
+        return GPU
+    kind = about.get("dtype") or about.get("quantisation") or DEFAULT
+    return str(kind).replace(" - Medium", "_M").replace(" - Small", "_S")
+
+
+def _curve(table: Mapping[str, Any], model: LogitsBackend, unit: float) -> Curve:
+    about = model.describe()
+    name = table_row(about)
+    name = next((row for row in (name, _family(name)) if row in table), DEFAULT)
+    row = table[name]
+    seconds = tuple(unit * float(cost) for cost in row["cost"])
+    return Curve(
+        model=model.name,
+        bytes=None,
+        quantisation=name,
+        threads=None,
+        n_past=0,
+        repeats=0,
+        widths=tuple(row["widths"]),
+        seconds=seconds,
+        low=seconds,
+        high=seconds,
+    )
+
+
+def _family(name: str) -> str:
+    """The measured format that is computed in the most similar way."""
+    if name.startswith(("F16", "BF16", "float16", "bfloat16")):
+        return "F16"
+    return "Q8_0" if name.startswith("Q8") else "Q4_K_M"
+
+
+def _weight_bytes(model: LogitsBackend) -> float:
+    """Bytes of the weights as they are computed with."""
+    about = model.describe()
+    item = ITEM_BYTES.get(str(about.get("dtype")))
+    n_params, size = about.get("n_params"), about.get("bytes")
+    if item is not None and isinstance(n_params, int):
+        return float(item * n_params)
+    return float(size) if isinstance(size, int) and size > 0 else 1.0

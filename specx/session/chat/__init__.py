@@ -1,0 +1,149 @@
+"""Prompts to tokens: through the model's chat template, or as they are.
+
+A template is untrusted jinja2 source; `sandbox` bounds what it can do, `template` sees that no
+message is left out, and here the text becomes tokens: the template's words may name control tokens,
+the messages' may not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from specx.errors import ModelError
+from specx.runtime.backend import Tokenizer
+from specx.session.chat.template import ChatOptions, Message, Template
+
+__all__ = [
+    "ChatOptions",
+    "encode_chat",
+    "encode_raw",
+    "has_template",
+    "model_template",
+    "render_chat",
+]
+
+PLAIN = ChatOptions()
+
+
+def has_template(tokenizer: Tokenizer) -> bool:
+    """Whether the model has a chat template; an empty one is none."""
+    return bool((tokenizer.chat_template or "").strip())
+
+
+def model_template(tokenizer: Tokenizer, options: ChatOptions = PLAIN) -> Template:
+    """The tokenizer's own template, compiled.
+
+    Raises
+    ------
+    ModelError
+        If there is none, or it is broken.
+    UsageError
+        If it does not use one of the options' arguments.
+    """
+    if not has_template(tokenizer):
+        raise ModelError("the model has no chat template; pass --raw to do without it")
+    bos, eos = _name(tokenizer, tokenizer.bos_id), _name(tokenizer, tokenizer.eos_id)
+    return Template(tokenizer.chat_template or "", options, bos=bos, eos=eos)
+
+
+def render_chat(
+    template: str,
+    messages: Sequence[Message],
+    *,
+    bos: str = "",
+    eos: str = "",
+    options: ChatOptions = PLAIN,
+) -> str:
+    """The text that `template` makes of `messages`, ready for the assistant's turn.
+
+    Raises
+    ------
+    ModelError
+        If the template is broken, refuses the messages, leaves one out, takes too much time or
+        memory, or reaches outside its sandbox.
+    """
+    return Template(template, options, bos=bos, eos=eos).chat(messages).text
+
+
+def encode_chat(
+    tokenizer: Tokenizer, messages: Sequence[Message], *, options: ChatOptions = PLAIN
+) -> list[int]:
+    """Ids of `messages` under the tokenizer's own template; one BOS, also when both bring it.
+
+    A control token named in a message (``<|im_end|>``) is text, never the token.
+
+    Raises
+    ------
+    ModelError
+        As `render_chat`; also if a message names a control token and the template alters messages.
+    """
+    chat = model_template(tokenizer, options).chat(messages)
+    named = [m["role"] for m in messages if _names_controls(tokenizer, m["content"])]
+    if not named:
+        return encode_raw(tokenizer, chat.text)
+    if chat.contents is None:
+        raise ModelError(
+            f"the {named[0]} message names a control token, and the model's chat template alters "
+            "the message, so that the two cannot be told apart; take the token's name out"
+        )
+    return _encode_apart(tokenizer, chat.text, chat.contents)
+
+
+def encode_raw(tokenizer: Tokenizer, text: str) -> list[int]:
+    """Ids of `text` as it is, control tokens included; one BOS, also when the text brings it."""
+    bos = _name(tokenizer, tokenizer.bos_id)
+    brings_bos = bool(bos) and text.lstrip().startswith(bos)
+    return tokenizer.encode(text, add_special=not brings_bos, parse_special=True)
+
+
+def _name(tokenizer: Tokenizer, token: int | None) -> str:
+    return "" if token is None else tokenizer.token_text(token)
+
+
+def _names_controls(tokenizer: Tokenizer, text: str) -> bool:
+    special, plain = (
+        tokenizer.encode(text, add_special=False, parse_special=parse) for parse in (True, False)
+    )
+    return special != plain
+
+
+def _encode_apart(
+    tokenizer: Tokenizer, text: str, contents: Sequence[tuple[int, int]]
+) -> list[int]:
+    """Ids of `text` in which the spans `contents` name no control tokens."""
+    whole = encode_raw(tokenizer, text)
+    bare = tokenizer.encode(text, add_special=False, parse_special=True)
+    head = next((n for n in range(2) if whole[n : n + len(bare)] == bare), 0)
+    ids, at = whole[:head], 0
+    for begin, end in contents:
+        ids += _piece(tokenizer, text[at:begin], at > 0, parse_special=True)
+        ids += _piece(tokenizer, text[begin:end], begin > 0, parse_special=False)
+        at = end
+    return [
+        *ids,
+        *_piece(tokenizer, text[at:], at > 0, parse_special=True),
+        *whole[head + len(bare) :],
+    ]
+
+
+GUARDS = ("\n", ".", "0")
+
+
+def _piece(tokenizer: Tokenizer, text: str, inside: bool, *, parse_special: bool) -> list[int]:
+    """Ids of a part of a text, without the blank that some tokenizers put before a whole one."""
+    if not text:
+        return []
+    ids = tokenizer.encode(text, add_special=False, parse_special=parse_special)
+    data = text.encode("utf-8", "surrogateescape")
+    if not inside or _spelled(tokenizer, ids) == data:
+        return ids
+    for guard in GUARDS:
+        longer = tokenizer.encode(guard + text, add_special=False, parse_special=parse_special)
+        for cut in range(1, min(len(longer), 4)):
+            if _spelled(tokenizer, longer[cut:]) == data:
+                return longer[cut:]
+    return ids
+
+
+def _spelled(tokenizer: Tokenizer, ids: Sequence[int]) -> bytes:
+    return b"".join(tokenizer.token_bytes(t) or tokenizer.token_text(t).encode() for t in ids)

@@ -1,0 +1,275 @@
+"""The round loop of speculative decoding, and plain decoding beside it.
+
+Invariant of both: between rounds the caches hold at most ``tokens[:-1]``; the last token is always
+still to be fed. A cache that kept more would hold a rejected token's key and value in the place of
+its correction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from specx.codec import Seconds
+from specx.core.rules import RULES, Block, Rule, Verdict, decide
+from specx.core.sampling import Distribution, LogitsReader
+from specx.core.streams import Streams
+from specx.drafters.base import Draft, Drafter
+from specx.errors import ContextError
+from specx.runtime.backend import Clock, LogitsBackend, Tokenizer
+from specx.schedule import Outcome, Schedule
+from specx.session.text import TextStream
+
+__all__ = ["Round", "Stop", "StopReason", "Times", "autoregress", "prefill", "speculate"]
+
+StopReason: TypeAlias = Literal["eos", "stop", "length", "context", "interrupted", "failed"]
+
+
+@dataclass
+class Times:
+    """Seconds that a round spent in each part; what is left of its time is text and terminal."""
+
+    draft: Seconds = 0.0
+    verify: Seconds = 0.0
+    core: Seconds = 0.0
+    """The sampling transform on both sides, and the rule."""
+    rollback: Seconds = 0.0
+
+
+@dataclass(frozen=True)
+class Round:
+    """One verifier pass: what was proposed, what the rule made of it, what came out."""
+
+    length: int
+    """Tokens of the text, prompt included, when the round began."""
+    draft: Draft
+    target: list[Distribution]
+    verdict: Verdict
+    expected: dict[str, float]
+    """By rule: the tokens it would accept in expectation, from this round's arrays."""
+    emitted: list[int]
+    """Tokens added to the text: fewer than were decided where a stop cut them."""
+    pieces: list[str]
+    """Text that became certain with each emitted token."""
+    times: Times
+    uniforms: NDArray[np.float64]
+    """What tested the drafted tokens, shape (g,)."""
+    emitting: float
+    """The uniform that drew the verdict's token."""
+    drafter: str = ""
+    """Who proposed or was to: ``model`` or ``lookup``; empty in plain decoding."""
+    reason: str = ""
+    """Why the schedule chose as it did."""
+
+
+class Stop:
+    """Decides token by token where a generation ends, and turns its tokens into text.
+
+    Parameters
+    ----------
+    limit
+        Most tokens to emit.
+    stops
+        Strings before which the text ends.
+    ignore_eos
+        True treats end tokens as ordinary ones.
+    """
+
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        limit: int,
+        *,
+        stops: Sequence[str] = (),
+        ignore_eos: bool = False,
+    ) -> None:
+        self.remaining = limit
+        self.reason: StopReason | None = None if limit > 0 else "length"
+        self.eog_ids = frozenset[int]() if ignore_eos else tokenizer.eog_ids
+        """Tokens that end the generation; a drafter stops drafting after them, and no others."""
+        self._tokenizer = tokenizer
+        self._text = TextStream(stops)
+
+    def cut(self, tokens: Sequence[int]) -> tuple[list[int], list[str]]:
+        """The tokens up to the first stop, and the text that each made certain.
+
+        An end token is not among them; the token that completes a stop string is.
+        """
+        emitted: list[int] = []
+        pieces: list[str] = []
+        for token in tokens:
+            if token in self.eog_ids:
+                self.reason = "eos"
+                break
+            emitted.append(token)
+            pieces.append(self._text.push(self._tokenizer.token_bytes(token)))
+            self.remaining -= 1
+            if self._text.stopped or not self.remaining:
+                self.reason = "stop" if self._text.stopped else "length"
+                break
+        return emitted, pieces
+
+    def finish(self) -> str:
+        """Text still held back, once nothing more will come."""
+        return self._text.finish()
+
+
+class _Stopwatch:
+    """Seconds since it was last asked."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._last = clock()
+
+    def lap(self) -> float:
+        before, self._last = self._last, self._clock()
+        return self._last - before
+
+
+def prefill(
+    model: LogitsBackend, tokens: Sequence[int], size: int, report: Callable[[int], None]
+) -> None:
+    """Feed all of a prompt but its last token, `size` tokens at a time.
+
+    Parameters
+    ----------
+    report
+        Called with the number of tokens that the model holds, after each slice.
+
+    Raises
+    ------
+    ContextError
+        If the context cannot hold the prompt; nothing was fed then.
+    """
+    if len(tokens) > model.n_ctx:
+        raise ContextError(
+            f"the prompt has {len(tokens)} tokens and the context of {model.name} holds "
+            f"{model.n_ctx}; shorten the prompt or raise -c"
+        )
+    for start in range(model.n_past, len(tokens) - 1, size):
+        end = min(start + size, len(tokens) - 1)
+        model.forward(tokens[start:end], n_logits=0)
+        report(end)
+
+
+def speculate(
+    verifier: LogitsBackend,
+    drafters: Sequence[Drafter],
+    tokens: list[int],
+    *,
+    reader: LogitsReader,
+    rule: Rule,
+    schedule: Schedule,
+    streams: Streams,
+    stop: Stop,
+    clock: Clock | None = None,
+) -> Iterator[Round]:
+    """Speculative decoding: the emitted tokens follow the verifier's law, whoever drafts.
+
+    Leviathan et al. 2023 (arXiv 2211.17192), Chen et al. 2023 (arXiv 2302.01318).
+
+    Parameters
+    ----------
+    tokens
+        The text so far, at least one token; grows in place.
+    reader
+        How the verifier's logits become distributions.
+    schedule
+        Says who proposes in a round, and how many tokens at most; fewer where length or a context
+        allows no more.
+    stop
+        Ends the generation; its `reason` says why.
+    """
+    sides: list[LogitsBackend | Drafter] = [verifier, *drafters]
+    while _has_room(verifier, tokens, stop):
+        times, watch, length = Times(), _Stopwatch(clock or verifier.clock), len(tokens)
+        plan = schedule.plan(tokens, drafters, min(verifier.n_ctx - length, stop.remaining - 1))
+        times.core = watch.lap()
+        random = streams.drafting(length)
+        draft = plan.drafter.propose(tokens, plan.limit, random, schedule.go_on, plan.hindsight)
+        times.draft = watch.lap() - draft.core_seconds
+        verifier.checkpoint()
+        fed = [*tokens[verifier.n_past :], *draft.ids]
+        rows = verifier.forward(fed, n_logits=len(draft.ids) + 1)
+        times.verify = watch.lap()
+        target = reader.read(rows, length)
+        block = Block(target, draft.distributions, draft.ids)
+        uniforms = streams.accepting(length).random(len(draft.ids))
+        emitting = streams.emitting(length).random()
+        verdict = decide(rule, block, uniforms, emitting)
+        expected = {name: float(any_rule.expected(block)) for name, any_rule in RULES.items()}
+        times.core += watch.lap() + draft.core_seconds
+        emitted, pieces = stop.cut([*draft.ids[: verdict.n_accepted], verdict.token])
+        tokens += emitted
+        watch.lap()
+        for side in sides:
+            side.truncate(min(side.n_past, len(tokens) - 1))
+        times.rollback = watch.lap()
+        schedule.learn(_outcome(rule, block, verdict, draft, times))
+        times.core += watch.lap()
+        yield Round(
+            length,
+            draft,
+            target,
+            verdict,
+            expected,
+            emitted,
+            pieces,
+            times,
+            uniforms,
+            emitting,
+            plan.drafter.kind,
+            plan.reason,
+        )
+
+
+def autoregress(
+    verifier: LogitsBackend,
+    tokens: list[int],
+    *,
+    reader: LogitsReader,
+    streams: Streams,
+    stop: Stop,
+    clock: Clock | None = None,
+) -> Iterator[Round]:
+    """Plain decoding, one token a pass: the oracle of `speculate` and its baseline."""
+    while _has_room(verifier, tokens, stop):
+        times, watch, length = Times(), _Stopwatch(clock or verifier.clock), len(tokens)
+        rows = verifier.forward(tokens[verifier.n_past :])
+        times.verify = watch.lap()
+        target = reader.read(rows, length)
+        emitting = streams.emitting(length).random()
+        token = target[0].draw(emitting)
+        times.core = watch.lap()
+        emitted, pieces = stop.cut([token])
+        tokens += emitted
+        verdict, untested = Verdict(0, token), np.empty(0)
+        yield Round(
+            length, Draft(), target, verdict, {}, emitted, pieces, times, untested, emitting
+        )
+
+
+def _outcome(rule: Rule, block: Block, verdict: Verdict, draft: Draft, times: Times) -> Outcome:
+    """What a schedule may learn of a round."""
+    n = verdict.n_accepted
+    return Outcome(
+        survival=rule.survival(block).tolist(),
+        decided=n + 1,
+        token=draft.ids[0] if n else verdict.token,
+        prob=block.target[0].prob,
+        hindsight=draft.hindsight,
+        draft_seconds=times.draft,
+        verify_seconds=times.verify,
+        core_seconds=times.core,
+    )
+
+
+def _has_room(verifier: LogitsBackend, tokens: Sequence[int], stop: Stop) -> bool:
+    """Whether another round is to be run; a full context is an orderly stop."""
+    if stop.reason is None and len(tokens) > verifier.n_ctx:
+        stop.reason = "context"
+    return stop.reason is None

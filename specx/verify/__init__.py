@@ -1,0 +1,41 @@
+"""The checks behind `specx verify`: each says what was shown, at which error rate, by how much.
+
+`rules` needs no model: enumeration of the rule, chi-square of the sampler, and the law of the loop
+over several rounds of a small table. `models` looks at loaded ones: what their caches do, and the
+law of one round of the very loop that `specx run` runs.
+"""
+
+from specx.verify.bench import Bench
+from specx.verify.check import FALSE_POSITIVE, Check
+from specx.verify.models import (
+    LAW_TOP_K,
+    audit_cache,
+    check_models,
+    compare_batches,
+    enumerated_round,
+    round_law,
+)
+from specx.verify.rules import (
+    LAW_GAMMA,
+    check_rule,
+    enumerate_rule,
+    loop_law,
+    sample_rule,
+)
+
+__all__ = [
+    "FALSE_POSITIVE",
+    "LAW_GAMMA",
+    "LAW_TOP_K",
+    "Bench",
+    "Check",
+    "audit_cache",
+    "check_models",
+    "check_rule",
+    "compare_batches",
+    "enumerate_rule",
+    "enumerated_round",
+    "loop_law",
+    "round_law",
+    "sample_rule",
+]

@@ -1,0 +1,104 @@
+"""What floating point does to a loaded model: a batch against single rows, a used cache against a
+fresh one.
+
+Differences are the runtime's: its kernels add in another order for another number of rows. They are
+measured here, so that an exactness check refutes only what exceeds them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from specx.runtime.backend import LogitsBackend
+
+__all__ = ["Deviation", "batch_deviation", "fresh_logits", "rollback_deviation", "top_two_gap"]
+
+
+@dataclass(frozen=True)
+class Deviation:
+    """How far two ways to the same logits lie apart, by position."""
+
+    logits: NDArray[np.float64]
+    """Largest absolute difference of a logit, shape (n,), in nats."""
+    total_variation: NDArray[np.float64]
+    """Of the plain softmax at temperature 1, shape (n,)."""
+
+    @property
+    def largest(self) -> float:
+        """The largest difference of a logit at any position."""
+        return float(self.logits.max())
+
+
+def fresh_logits(
+    model: LogitsBackend, tokens: Sequence[int], n_logits: int = 1
+) -> NDArray[np.float32]:
+    """Logits after an emptied cache was fed `tokens` at once."""
+    model.truncate(0)
+    return model.forward(tokens, n_logits)
+
+
+def batch_deviation(model: LogitsBackend, tokens: Sequence[int], width: int) -> Deviation:
+    """Logits of `tokens` fed `width` at a time against one at a time.
+
+    The first token is fed alone in both; the model's cache is emptied before and after.
+    """
+    single = _feed(model, tokens, 1)
+    batched = _feed(model, tokens, width)
+    model.truncate(0)
+    return _compare(single, batched)
+
+
+def rollback_deviation(
+    model: LogitsBackend, tokens: Sequence[int], wrong: Sequence[int], width: int
+) -> Deviation:
+    """Logits after `wrong` tokens were fed and forgotten against a run that never saw them.
+
+    Both runs feed `tokens` in the same portions of `width`, so a sound cache on a deterministic
+    runtime gives a deviation of 0.
+    """
+    fresh = _feed(model, tokens, width)
+    used = _feed(model, tokens, width, wrong)
+    model.truncate(0)
+    return _compare(fresh, used)
+
+
+def top_two_gap(logits: NDArray[np.float32]) -> float:
+    """Difference of the two largest logits of one row, in nats."""
+    second, first = np.partition(logits, -2)[-2:]
+    return float(first - second)
+
+
+def _feed(
+    model: LogitsBackend, tokens: Sequence[int], width: int, wrong: Sequence[int] = ()
+) -> NDArray[np.float32]:
+    """Logits after each token; before each portion, feeds and forgets `wrong`."""
+    model.truncate(0)
+    rows = [model.forward(tokens[:1])]
+    for start in range(1, len(tokens), width):
+        model.checkpoint()
+        if wrong:
+            model.forward(wrong)
+            model.truncate(start)
+        portion = tokens[start : start + width]
+        rows.append(model.forward(portion, n_logits=len(portion)))
+    return np.concatenate(rows)
+
+
+def _compare(one: NDArray[np.float32], other: NDArray[np.float32]) -> Deviation:
+    """A logit that is -inf on both sides agrees."""
+    equal = one == other
+    apart = np.where(equal, 0.0, np.abs(np.where(equal, 0, one) - np.where(equal, 0, other)))
+    return Deviation(
+        apart.max(axis=1).astype(np.float64),
+        np.abs(_softmax(one) - _softmax(other)).sum(axis=1) / 2,
+    )
+
+
+def _softmax(rows: NDArray[np.float32]) -> NDArray[np.float64]:
+    weights = np.exp(rows.astype(np.float64) - rows.max(axis=1, keepdims=True))
+    probs: NDArray[np.float64] = weights / weights.sum(axis=1, keepdims=True)
+    return probs
