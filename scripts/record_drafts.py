@@ -15,7 +15,7 @@ from pathlib import Path
 from specx import LoadOptions, Pair, SamplingParams, Settings, Stop, get_backend
 from specx.bench.profiling import encode_prompt
 from specx.bench.suites import suite
-from specx.drafters.base import ModelDrafter
+from specx.drafters.model import ModelDrafter
 from specx.output import OutputFile
 from specx.schedule.auto import MOST_STEPS
 from specx.schedule.margin import margin_of

@@ -20,7 +20,12 @@ if TYPE_CHECKING:
         installed_backends,
     )
     from specx.session.decoding import Round, Stop
-    from specx.session.pair import Pair, Settings
+    from specx.session.generation import Observer
+    from specx.session.loading import load
+    from specx.session.pair import Pair
+    from specx.session.result import Result
+    from specx.session.session import Session
+    from specx.session.settings import Settings
     from specx.session.tally import Tally
 
     __version__: str
@@ -31,10 +36,13 @@ __all__ = [
     "Distribution",
     "LoadOptions",
     "LogitsBackend",
+    "Observer",
     "Pair",
+    "Result",
     "Round",
     "Rule",
     "SamplingParams",
+    "Session",
     "Settings",
     "SpecxError",
     "Stop",
@@ -47,6 +55,7 @@ __all__ = [
     "expected_accepted",
     "get_backend",
     "installed_backends",
+    "load",
 ]
 
 # Imported on first use: `specx --help` needs none of these, and NumPy alone takes longer than it.
@@ -62,7 +71,12 @@ _PLACES = {
     ),
     "session.decoding": ("Round", "Stop"),
     "errors": ("SpecxError",),
-    "session.pair": ("Pair", "Settings"),
+    "session.generation": ("Observer",),
+    "session.loading": ("load",),
+    "session.pair": ("Pair",),
+    "session.result": ("Result",),
+    "session.session": ("Session",),
+    "session.settings": ("Settings",),
     "core.sampling": ("Distribution", "SamplingParams", "distribution"),
     "session.tally": ("Tally",),
 }

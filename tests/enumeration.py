@@ -18,7 +18,8 @@ from specx.core.exactness import Law
 from specx.core.rules import Block, Rule
 from specx.core.sampling import Distribution, LogitsReader, SamplingParams
 from specx.core.streams import Streams
-from specx.drafters.base import Drafter, ModelDrafter
+from specx.drafters.base import Drafter
+from specx.drafters.model import ModelDrafter
 from specx.schedule import Schedule
 from specx.session.decoding import Round, Stop, speculate
 from specx_backends.toy import Toy

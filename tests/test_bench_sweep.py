@@ -17,7 +17,8 @@ from specx.bench import Arm, Plan, Results, Run, results_record, run_sweep, summ
 from specx.bench.suites import Prompt
 from specx.bench.sweep import WARM_UP_TOKENS, Bench
 from specx.session.decoding import Round, Stop
-from specx.session.pair import Pair, Settings
+from specx.session.pair import Pair
+from specx.session.settings import Settings
 from specx_backends.toy import CLOCK, Toy, ToyTable
 
 MS = 1 / 1024

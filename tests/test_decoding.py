@@ -11,7 +11,7 @@ import pytest
 from specx import Pair, SamplingParams, Settings, Stop, Tally
 from specx.core.exactness import target_law
 from specx.core.sampling import Distribution, LogitsReader
-from specx.drafters.base import ModelDrafter
+from specx.drafters.model import ModelDrafter
 from specx.errors import BackendError, ContextError, LogitsError, UsageError, VocabularyError
 from specx.runtime.backend import LogitsBackend
 from specx.runtime.uncached import Uncached

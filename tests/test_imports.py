@@ -32,7 +32,8 @@ FLOORS = [
 
 RUNTIMES = {"torch", "transformers", "llama_cpp", "gguf", "specx_backends"}
 COMMAND_LINE = {"click", "rich"}
-CORE_USES = set("numpy jinja2 msgspec psutil scipy tomli".split())  # tomli: before Python 3.11
+# tomli: before Python 3.11; typing_extensions: for type checkers alone.
+CORE_USES = set("numpy jinja2 msgspec psutil scipy tomli typing_extensions".split())
 DRAWING = {"matplotlib"}
 
 

@@ -17,7 +17,7 @@ from traces import NASTY, write_trace
 
 from specx.cli.show import footer
 from specx.records.trace import Trace, read_trace, read_traces
-from specx.report import INSTALL, figures, page, result_of
+from specx.report import INSTALL, figures, page, settings_of
 
 
 class Seen(HTMLParser):
@@ -95,8 +95,8 @@ def cells(html: str) -> dict[str, str]:
 @pytest.mark.parametrize("draft", [True, False])
 def test_page_and_footer_agree_to_the_last_digit(draft: bool, tmp_path: Path) -> None:
     trace = read_trace(write_trace(tmp_path / "a.jsonl", draft=draft))
-    tally, found = trace.tally(), cells(page([trace]))
-    lines = " ".join(footer(result_of(trace), tally, 1))
+    found = cells(page([trace]))
+    lines = " ".join(footer(trace.result(), settings_of(trace)))
     number = r"([0-9.]+%?)"
     asked = {
         "tok/s": rf"tokens at {number} tok",
@@ -138,7 +138,7 @@ def test_a_dead_run_has_its_report(tmp_path: Path) -> None:
     assert trace.summary is None
     html = page([trace])
     assert "The run died" in html
-    assert "its trace breaks off" in " ".join(footer(result_of(trace), trace.tally(), 1))
+    assert "its trace breaks off" in " ".join(footer(trace.result(), settings_of(trace)))
     assert cells(html)["tokens"] == str(trace.tally().n_tokens)
 
 

@@ -13,8 +13,9 @@ from worlds import curve, stairs
 from specx.core.exactness import target_law, total_variation
 from specx.core.rules import RULES
 from specx.core.sampling import LogitsReader, SamplingParams, distribution
-from specx.drafters.base import Draft, Drafter, GoOn, ModelDrafter
+from specx.drafters.base import Draft, Drafter, GoOn
 from specx.drafters.lookup import LookupDrafter
+from specx.drafters.model import ModelDrafter
 from specx.schedule import Auto, Costs, EarlyStop, Fixed, Schedule
 from specx.schedule import auto as auto_module
 from specx.schedule.costs.curve import Profile

@@ -13,7 +13,8 @@ from specx import Pair, SamplingParams, Settings, Stop
 from specx.core.exactness import target_law, total_variation
 from specx.core.rules import RULES
 from specx.core.sampling import Distribution, LogitsReader, distribution
-from specx.drafters.base import Draft, Drafter, ModelDrafter
+from specx.drafters.base import Draft, Drafter
+from specx.drafters.model import ModelDrafter
 from specx.errors import UsageError, VocabularyError
 from specx.runtime.vocabulary import drafter_mask, require_equal_ids
 from specx.schedule import Fixed, Schedule

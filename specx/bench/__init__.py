@@ -3,15 +3,15 @@
 from specx.bench.profiling import profile_pair
 from specx.bench.records import Arm, Results, Run, read_results, results_record
 from specx.bench.summary import summarise
-from specx.bench.sweep import Observer, Plan, run_sweep
+from specx.bench.sweep import Plan, Watch, run_sweep
 from specx.bench.warn import warnings_of
 
 __all__ = [
     "Arm",
-    "Observer",
     "Plan",
     "Results",
     "Run",
+    "Watch",
     "profile_pair",
     "read_results",
     "results_record",

@@ -8,7 +8,6 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import groupby
-from typing import Protocol
 
 from specx.bench.profiling import PassTimer, encode_prompt
 from specx.bench.records import Arm, Results, Run
@@ -17,11 +16,13 @@ from specx.interrupts import held
 from specx.runtime.backend import LogitsBackend
 from specx.runtime.uncached import Uncached
 from specx.session.chat import ChatOptions
-from specx.session.decoding import Round, Stop
-from specx.session.pair import Pair, Settings
-from specx.session.tally import Tally
+from specx.session.decoding import Stop
+from specx.session.generation import Observer
+from specx.session.pair import Pair
+from specx.session.session import Session
+from specx.session.settings import Settings
 
-__all__ = ["Observer", "Plan", "run_sweep"]
+__all__ = ["Plan", "Watch", "run_sweep"]
 
 WARM_UP_TOKENS = 8
 
@@ -62,28 +63,8 @@ class Plan:
         return zlib.crc32(f"{self.seed}/{repetition}/{prompt.id}".encode())
 
 
-class Observer(Protocol):
-    """Sees every measured run as it happens; the time this takes is not counted to the run.
-
-    Warm-ups and the timing of single passes are not shown. A run that breaks off has no end.
-    """
-
-    def begin(
-        self,
-        pair: Pair,
-        settings: Settings,
-        tokens: Sequence[int],
-        arm: Arm,
-        repetition: int,
-        prompt: Prompt,
-    ) -> None:
-        """A run of `arm` is about to start from `tokens`, template included."""
-
-    def round(self, done: Round) -> None:
-        """A round is done; its distributions hold their logits."""
-
-    def end(self, run: Run, stop: Stop) -> None:
-        """The run is whole."""
+Watch = Callable[[Arm, int, Prompt], Observer]
+"""Makes what sees a measured run of an arm, given repetition and prompt."""
 
 
 def run_sweep(
@@ -93,7 +74,7 @@ def run_sweep(
     *,
     report: Callable[[int], None] = lambda runs: None,
     save: Callable[[], None] = lambda: None,
-    observer: Observer | None = None,
+    watch: Watch | None = None,
 ) -> None:
     """Measure what `results` lacks of `plan`, and add it.
 
@@ -106,8 +87,10 @@ def run_sweep(
         Called with the number of runs that are done, those found in `results` included.
     save
         Called after each addition.
-    observer
-        Sees every run, also those of a block that is broken off, which are not added.
+    watch
+        Asked before each run for what is to see it, also those of a block that is broken off, which
+        are not added. Warm-ups and the timing of single passes are not shown. The time that it
+        takes is not counted to the run.
     """
     results.planned = plan.runs_an_arm
     for arm in plan.arms:
@@ -117,7 +100,7 @@ def run_sweep(
             with load(arms[0].backend, arms[0].draft_backend) as pair:
                 timer = _timer(pair, arms, results)
                 for group in _groups(arms, lambda arm: arm.sampling):
-                    bench = Bench(pair, plan, timer, observer)
+                    bench = Bench(pair, plan, timer, watch)
                     _run_group(plan, bench, group, results, report, save)
 
 
@@ -179,14 +162,14 @@ class Bench:
     """A loaded pair and what each kind of arm makes of it."""
 
     def __init__(
-        self, pair: Pair, plan: Plan, timer: PassTimer, observer: Observer | None = None
+        self, pair: Pair, plan: Plan, timer: PassTimer, watch: Watch | None = None
     ) -> None:
         self.plan, self.models, self.timer = plan, pair.models, timer
-        for model in self.models:
-            model.truncate(0)
         self.speculative, self.plain = pair, Pair(pair.verifier)
-        self._observer = observer
-        self._last: tuple[list[int], int, list[LogitsBackend]] = [], 0, []
+        self._watch = watch
+        self.text: list[int] = []
+        """The last run's tokens, its prompt's among them."""
+        self._last: tuple[int, list[LogitsBackend]] = 0, []
 
     @cached_property
     def uncached(self) -> Pair:
@@ -195,67 +178,47 @@ class Bench:
 
     def warm_up(self, arms: Iterable[Arm], repetition: int, prompt: Prompt) -> None:
         """Some tokens of each arm, which are neither counted nor observed."""
-        observer, self._observer = self._observer, None
+        watch, self._watch = self._watch, None
         for arm in arms:
             self.run(arm, repetition, prompt, limit=WARM_UP_TOKENS)
-        self._observer = observer
+        self._watch = watch
 
     def run(self, arm: Arm, repetition: int, prompt: Prompt, *, limit: int) -> Run:
         """One generation from empty caches."""
-        pair = self._emptied(arm)
+        pair = self._pair(arm)
         tokens = encode_prompt(
             pair.verifier.tokenizer, prompt.text, raw=self.plan.raw, chat=self.plan.chat
         )
-        n_prompt = len(tokens)
         settings = _settings(arm, self.plan.seed_of(repetition, prompt))
         stop = Stop(pair.verifier.tokenizer, limit, ignore_eos=self.plan.ignore_eos)
-        if self._observer is not None:
-            self._observer.begin(pair, settings, tokens, arm, repetition, prompt)
-        clock = pair.verifier.clock
-        begun = clock()
-        pair.prefill(tokens)
-        prefill_s = clock() - begun
-        tally = self._decode(pair, tokens, settings, stop)
-        self._last = tokens, n_prompt, pair.models
-        run = Run(
+        observers = [] if self._watch is None else [self._watch(arm, repetition, prompt)]
+        with Session(pair) as session:
+            rounds = session.rounds(tokens, settings, stop, observers, keep_logits=bool(observers))
+            for _ in rounds:
+                pass
+        result = rounds.result
+        result.tally.total -= result.observed_s
+        self.text, self._last = rounds.generation.tokens, (result.n_prompt, pair.models)
+        return Run(
             prompt=prompt.id,
             kind=prompt.kind,
             repetition=repetition,
             seed=settings.seed,
-            n_prompt=n_prompt,
-            prefill_s=prefill_s,
-            stop_reason=str(stop.reason),
-            tally=tally,
+            n_prompt=result.n_prompt,
+            prefill_s=result.prefill_s,
+            stop_reason=str(result.stop_reason),
+            tally=result.tally,
         )
-        if self._observer is not None:
-            self._observer.end(run, stop)
-        return run
 
     def time_passes(self) -> None:
         """Time single passes in the text of the last run, whose caches still hold it."""
-        self.timer.time(*self._last)
+        self.timer.time(self.text, *self._last)
 
-    def _emptied(self, arm: Arm) -> Pair:
-        """What `arm` decodes with, its caches empty."""
-        pair = self.plain
-        if arm.gamma:
-            pair = self.speculative if arm.cached else self.uncached
-        for model in [*self.models, *pair.models]:
-            model.truncate(0)
-        return pair
-
-    def _decode(self, pair: Pair, tokens: list[int], settings: Settings, stop: Stop) -> Tally:
-        """All rounds; the observer's seconds lie between them and are taken off the total."""
-        clock, tally, observer = pair.verifier.clock, Tally(), self._observer
-        begun, observing = clock(), 0.0
-        for done in pair.rounds(tokens, settings, stop, keep_logits=observer is not None):
-            tally.add(done)
-            if observer is not None:
-                shown = clock()
-                observer.round(done)
-                observing += clock() - shown
-        tally.total = clock() - begun - observing
-        return tally
+    def _pair(self, arm: Arm) -> Pair:
+        """What `arm` decodes with."""
+        if not arm.gamma:
+            return self.plain
+        return self.speculative if arm.cached else self.uncached
 
 
 def _settings(arm: Arm, seed: int) -> Settings:

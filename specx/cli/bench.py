@@ -207,7 +207,7 @@ class _Sweep:
                 self.results,
                 report=lambda runs: self._report(runs),
                 save=self._save,
-                observer=self.tracing.observer,
+                watch=self.tracing.watch,
             )
         except KeyboardInterrupt:
             code = INTERRUPTED

@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from collections.abc import Mapping
+from copy import copy
+from dataclasses import asdict, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 import click
 
-from specx import Pair, Settings, Stop
-from specx.bench import Arm, Observer, Plan, Run
+from specx import Observer, Result
+from specx.bench import Arm, Plan, Watch
 from specx.bench.render import label_of
 from specx.bench.suites import Prompt
 from specx.cli.files import OutputPath
 from specx.errors import UsageError
 from specx.records.trace import BenchSummary, TraceWriter, header_for, summary_of
 from specx.session.decoding import Round
+from specx.session.generation import Generation
 
 __all__ = ["BENCH_TRACE", "BenchTracing", "refuse_clashes"]
 
@@ -61,11 +63,16 @@ class BenchTracing:
         self.provenance: dict[str, Any] = {}
 
     @property
-    def observer(self) -> Observer | None:
+    def watch(self) -> Watch | None:
         """What a sweep is to show its runs to."""
-        return None if self._writer is None else _Runs(self._writer, self)
+        writer = self._writer
+        if writer is None:
+            return None
+        return lambda arm, repetition, prompt: _Run(
+            writer, prompt.text, self._header_parts(arm, repetition, prompt)
+        )
 
-    def header_parts(self, arm: Arm, repetition: int, prompt: Prompt) -> dict[str, Any]:
+    def _header_parts(self, arm: Arm, repetition: int, prompt: Prompt) -> dict[str, Any]:
         """What a header says of a run beside what decided its tokens."""
         models = dict(self.provenance.get("models", {}))
         if not arm.gamma:
@@ -110,28 +117,22 @@ class BenchTracing:
             self._writer.close()
 
 
-class _Runs:
-    """Turns what a sweep shows of its runs into lines."""
+class _Run(Observer):
+    """Writes one run of a sweep."""
 
-    def __init__(self, writer: TraceWriter, tracing: BenchTracing) -> None:
-        self._writer, self._tracing = writer, tracing
+    def __init__(self, writer: TraceWriter, prompt: str, parts: Mapping[str, Any]) -> None:
+        self._writer, self._prompt, self._parts = writer, prompt, parts
 
-    def begin(
-        self,
-        pair: Pair,
-        settings: Settings,
-        tokens: Sequence[int],
-        arm: Arm,
-        repetition: int,
-        prompt: Prompt,
-    ) -> None:
-        parts = self._tracing.header_parts(arm, repetition, prompt)
-        header = header_for(pair, settings, tokens, prompt.text, **parts)
-        self._writer.begin(header, pair.verifier.tokenizer)
+    def begin(self, generation: Generation) -> None:
+        header = header_for(generation, self._prompt, **self._parts)
+        self._writer.begin(header, generation.pair.verifier.tokenizer)
 
     def round(self, done: Round) -> None:
         self._writer.round(done)
 
-    def end(self, run: Run, stop: Stop) -> None:
-        rest = stop.finish()
-        self._writer.end(summary_of(run.tally, stop.reason, prefill_s=run.prefill_s, rest=rest))
+    def end(self, result: Result) -> None:
+        """Write the summary of a whole run, without the time that the trace took."""
+        if result.stop_reason not in ("interrupted", "failed"):
+            tally = copy(result.tally)
+            tally.total -= result.observed_s
+            self._writer.end(summary_of(replace(result, tally=tally)))

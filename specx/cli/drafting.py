@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -13,18 +12,17 @@ import click
 from specx.cli.files import InputFile, OutputPath
 from specx.codec import MOST_GAMMA, shortened
 from specx.core.sampling import SamplingParams
+from specx.drafters import get_drafter, installed_drafters
 from specx.errors import UsageError
 from specx.output import OutputFile
 from specx.schedule import Costs, Replay, Schedule, Step, Traced, read_steps, write_step
 from specx.schedule.costs.curve import Profile, read_profile
-from specx.session.pair import DRAFTERS, Pair, Settings
-from specx.session.tally import Choices, Tally
+from specx.session.generation import Generation, Observer
+from specx.session.loading import DEMO_GAMMA
+from specx.session.pair import Pair
+from specx.session.result import Result
 
-__all__ = ["DRAFTING", "Chosen", "draft_settings", "drafter_needed", "estimate"]
-
-DEMO_GAMMA = 4
-"""The demo pair shows how speculation works; auto would rightly decode plainly."""
-LEAST_PLAIN_ROUNDS = 8
+__all__ = ["DRAFTING", "Chosen", "DraftOptions"]
 
 
 def _gamma(
@@ -93,104 +91,137 @@ DRAFTING = [
 ]
 
 
-def drafter_needed(given: Mapping[str, Any], drafter: str | None) -> bool:
-    """Whether a drafter's model is to be loaded; complains of options that contradict it."""
-    names = _names(given)
-    gamma, no_model = given["gamma"], drafter is None
-    if gamma is not None and given["gamma_replay"] is not None:
-        raise UsageError(f"--gamma {gamma} and --gamma-replay were both given; leave one out")
-    if given["no_draft"]:
-        return False
-    if names is None:
-        if gamma and gamma != "auto" and no_model:
+@dataclass(frozen=True, kw_only=True)
+class DraftOptions:
+    """The options DRAFTING, and those of other lists that they depend on."""
+
+    gamma: int | Literal["auto"] | None
+    draft: str | None
+    draft_temp: float | None
+    draft_top_k: int | None
+    draft_top_p: float | None
+    entropy_stop: float | None
+    draft_p_min: float | None
+    profile: Path | None
+    gamma_trace: Path | None
+    gamma_replay: Path | None
+    no_draft: bool
+    model: str | None
+    model_draft: str | None
+    seed: int | None
+
+    @property
+    def names(self) -> tuple[str, ...] | None:
+        """Drafters that were named."""
+        if self.draft is None or self.no_draft:
+            return None
+        names, known = tuple(self.draft.split(",")), installed_drafters()
+        if not set(names) <= set(known):
             raise UsageError(
-                f"--gamma {gamma} needs a drafter; add -md DRAFTER.gguf or --draft lookup, or "
-                "leave --gamma out"
+                f"--draft is '{self.draft}'; give {', '.join(known)}, or several with commas"
             )
-        return not no_model
-    if "model" in names and no_model:
-        raise UsageError(f"--draft {given['draft']} needs a drafter; add -md DRAFTER.gguf")
-    if "model" not in names and given["model_draft"] is not None:
-        raise UsageError(
-            f"-md {drafter} is not used by --draft {given['draft']}; leave one out, or give "
-            "--draft model,lookup"
-        )
-    return "model" in names
+        return names
+
+    @property
+    def live(self) -> bool:
+        """Whether auto may learn costs from the clock: a seed is given to repeat a text."""
+        return self.seed is None
+
+    def needs_model(self, drafter: str | None) -> bool:
+        """Whether the drafter's model is to be loaded; complains of options that contradict it."""
+        if self.gamma is not None and self.gamma_replay is not None:
+            raise UsageError(
+                f"--gamma {self.gamma} and --gamma-replay were both given; leave one out"
+            )
+        if self.no_draft:
+            return False
+        names = self.names
+        if names is None:
+            if self.gamma and self.gamma != "auto" and drafter is None:
+                raise UsageError(
+                    f"--gamma {self.gamma} needs a drafter; add -md DRAFTER.gguf or --draft "
+                    "lookup, or leave --gamma out"
+                )
+            return drafter is not None
+        needed = any(get_drafter(name).needs_model for name in names)
+        if needed and drafter is None:
+            raise UsageError(f"--draft {self.draft} needs a drafter; add -md DRAFTER.gguf")
+        if not needed and self.model_draft is not None:
+            raise UsageError(
+                f"-md {drafter} is not used by --draft {self.draft}; leave one out, or give "
+                "--draft model,lookup"
+            )
+        return needed
+
+    def settings(self, sampling: SamplingParams) -> dict[str, Any]:
+        """Fields of `Settings` that these options fill."""
+        gamma = self.gamma
+        if gamma is None:
+            demo = self.model is None and self.names in (None, ("model",))
+            gamma = DEMO_GAMMA if demo else "auto"
+        return {
+            "gamma": gamma,
+            "draft": self.names,
+            "draft_sampling": self._sampling(sampling),
+            "entropy_stop": self.entropy_stop,
+            "draft_p_min": self.draft_p_min,
+        }
+
+    def _sampling(self, sampling: SamplingParams) -> SamplingParams | None:
+        given = {
+            "temperature": self.draft_temp,
+            "top_k": self.draft_top_k,
+            "top_p": self.draft_top_p,
+        }
+        changed: dict[str, Any] = {
+            name: value for name, value in given.items() if value is not None
+        }
+        try:
+            return replace(sampling, **changed) if changed else None
+        except UsageError as error:
+            raise UsageError(f"the drafter's {error}") from error
 
 
-def draft_settings(given: Mapping[str, Any], sampling: SamplingParams) -> dict[str, Any]:
-    """The fields of `Settings` that these options fill."""
-    gamma = given["gamma"]
-    if gamma is None:
-        demo = given["model"] is None and _names(given) in (None, ("model",))
-        gamma = DEMO_GAMMA if demo else "auto"
-    drafting = {name: given[f"draft_{name}"] for name in ("temp", "top_k", "top_p")}
-    changed = {name: value for name, value in drafting.items() if value is not None}
-    return {
-        "gamma": gamma,
-        "draft": None if given["no_draft"] else _names(given),
-        "draft_sampling": _changed(sampling, changed) if changed else None,
-        "entropy_stop": given["entropy_stop"],
-        "draft_p_min": given["draft_p_min"],
-    }
+class Chosen(Observer):
+    """The schedule of a run, and how it came to be; writes the choices made, if asked to."""
 
+    def __init__(self, options: DraftOptions) -> None:
+        self.by = ""
+        """What decides: for people, and for ``settings``."""
+        self._options = options
+        path = options.gamma_trace
+        self._trace = None if path is None else OutputFile(path, "--gamma-trace")
+        self._steps: list[Step] = []
 
-def _changed(sampling: SamplingParams, changed: Mapping[str, Any]) -> SamplingParams:
-    try:
-        return SamplingParams(
-            temperature=changed.get("temp", sampling.temperature),
-            top_k=changed.get("top_k", sampling.top_k),
-            top_p=changed.get("top_p", sampling.top_p),
-            min_p=sampling.min_p,
-        )
-    except UsageError as error:
-        raise UsageError(f"the drafter's {error}") from error
+    def costs(self, pair: Pair) -> Costs:
+        """Costs that auto goes by."""
+        path = self._options.profile
+        profile = None if path is None else _read_profile(path, pair)
+        return pair.costs(profile, live=self._options.live)
 
+    def schedule(self, schedule: Schedule) -> Schedule:
+        """The schedule to go by, where a fixed or automatic one would be `schedule`."""
+        options, chosen = self._options, schedule
+        if options.gamma_replay is not None:
+            chosen = Replay(read_steps(options.gamma_replay))
+        return chosen if self._trace is None else Traced(chosen, self._steps.append)
 
-def _names(given: Mapping[str, Any]) -> tuple[str, ...] | None:
-    if given["draft"] is None:
-        return None
-    names = tuple(str(given["draft"]).split(","))
-    if not set(names) <= set(DRAFTERS):
-        raise UsageError(f"--draft is '{given['draft']}'; give model, lookup or model,lookup")
-    return names
-
-
-@dataclass
-class Chosen:
-    """The schedule of a run, and how it came to be."""
-
-    schedule: Schedule | None
-    costs: Costs | None
-    by: str
-    """What decides: for people, and for ``settings``."""
-    trace: OutputFile | None = None
-    steps: list[Step] = field(default_factory=list)
-
-    @classmethod
-    def of(cls, pair: Pair, settings: Settings, given: Mapping[str, Any]) -> Chosen:
-        """What the options ask for; files are read."""
-        profile, trace = _read_profile(given["profile"], pair), given["gamma_trace"]
-        if not pair.drafters(settings):
-            return cls(None, None, "no drafter", trace)
-        if given["gamma_replay"] is not None:
-            steps = read_steps(given["gamma_replay"])
-            found = cls(Replay(steps), None, f"replay of {given['gamma_replay']}", trace)
-        elif settings.gamma == "auto":
-            live = given["seed"] is None
-            costs = pair.costs(profile, live=live)
-            schedule = pair.schedule(settings, costs)
-            found = cls(schedule, costs, _by(given["profile"], live), trace)
+    def begin(self, generation: Generation) -> None:
+        """Name what decides."""
+        options = self._options
+        if not generation.drafters:
+            self.by = "no drafter"
+        elif options.gamma_replay is not None:
+            self.by = f"replay of {options.gamma_replay}"
+        elif generation.settings.gamma == "auto":
+            self.by = _by(options.profile, options.live)
         else:
-            found = cls(pair.schedule(settings), None, "fixed", trace)
-        if trace is not None and found.schedule is not None:
-            found.schedule = Traced(found.schedule, found.steps.append)
-        return found
+            self.by = "fixed"
 
-    def write_trace(self) -> None:
-        """Write the choices made, if that was asked for."""
-        if self.trace is not None:
-            self.trace.write("".join(map(write_step, self.steps)))
+    def end(self, result: Result) -> None:
+        """Write the choices."""
+        if self._trace is not None and result.stop_reason is not None:
+            self._trace.write("".join(map(write_step, self._steps)))
 
 
 def _by(profile: Path | None, live: bool) -> str:
@@ -198,9 +229,7 @@ def _by(profile: Path | None, live: bool) -> str:
     return f"live timings, from {source}" if live else source
 
 
-def _read_profile(path: Path | None, pair: Pair) -> Profile | None:
-    if path is None:
-        return None
+def _read_profile(path: Path, pair: Pair) -> Profile:
     profile = read_profile(path)
     for (role, curve), model in zip(profile.curves().items(), pair.models, strict=False):
         if curve.model != model.name:
@@ -209,17 +238,3 @@ def _read_profile(path: Path | None, pair: Pair) -> Profile | None:
                 "measure it"
             )
     return profile
-
-
-def estimate(tally: Tally, choices: Choices, costs: Costs | None) -> dict[str, Any] | None:
-    """Speed against plain decoding, which did not run: from plain rounds, or from the costs."""
-    if not tally.tok_s or not choices.speculating.rounds:
-        return None
-    if choices.plain.rounds >= LEAST_PLAIN_ROUNDS and choices.plain.seconds > 0:
-        plain, by = choices.plain.rounds / choices.plain.seconds, "this run's plain rounds"
-    elif costs is not None and (costs.live or costs.source == "profile"):
-        plain = 1 / costs.plain
-        by = "live timings" if costs.live else "the profile"
-    else:
-        return None
-    return {"plain_tok_s": plain, "ratio": tally.tok_s / plain, "by": by}

@@ -141,12 +141,12 @@ def require_memory(sides: Sequence[Side]) -> None:
     check_fits([_planned(side) for side in sides if _fills_memory_at_once(side.factory)])
 
 
-def with_demo_pair(given: dict[str, Any]) -> dict[str, Any]:
+def with_demo_pair(given: Mapping[str, Any]) -> dict[str, Any]:
     """`given` with the models to load: the demo pair where none is named."""
     if given["model"] is None and given["model_draft"] is not None:
         raise UsageError(f"-md {given['model_draft']} needs a verifier; add -m VERIFIER.gguf")
     if given["model"] is not None:
-        return given
+        return dict(given)
     model, drafter = demo_pair()
     # So small that threads wait for each other longer than they compute.
     return {**given, "model": model, "model_draft": drafter, "threads": given["threads"] or 1}

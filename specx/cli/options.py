@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields
 from datetime import date, datetime
-from typing import Any
+from typing import Any, TypeVar
 
 import click
 
@@ -21,8 +22,18 @@ __all__ = [
     "add_options",
     "asked_of_template",
     "chat_options",
+    "pick",
     "prompt_options",
 ]
+
+
+T = TypeVar("T")
+
+
+def pick(kind: type[T], given: Mapping[str, Any]) -> T:
+    """A dataclass filled with the parameters of a command that have its fields' names."""
+    names = (field.name for field in fields(kind))  # type: ignore[arg-type]
+    return kind(**{name: given[name] for name in names})
 
 
 def add_options(options: Sequence[Callable[[Any], Any]]) -> Callable[[Any], Any]:

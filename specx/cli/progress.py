@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from threading import Timer
 
 from specx import interrupts
 from specx.cli.streams import is_terminal
+from specx.session.generation import Generation, Observer
+from specx.session.result import Result
 
-__all__ = ["Progress"]
+__all__ = ["Progress", "Reading"]
 
 PATIENCE = 0.7
 """Seconds before a bar appears: what is done by then needs none."""
@@ -47,3 +49,25 @@ class Progress:
                 timer.cancel()
                 if bar.live.is_started:
                     bar.stop()
+
+
+class Reading(Observer):
+    """Shows how much of a prompt was read."""
+
+    def __init__(self, progress: Progress) -> None:
+        self._progress = progress
+        self._bar = ExitStack()
+        self._report: Callable[[float], None] = lambda done: None
+
+    def begin(self, generation: Generation) -> None:
+        task = self._progress.task("reading the prompt", generation.n_prompt - 1)
+        self._report = self._bar.enter_context(task)
+
+    def fed(self, n_tokens: int) -> None:
+        self._report(n_tokens)
+
+    def prefilled(self) -> None:
+        self._bar.close()
+
+    def end(self, result: Result) -> None:
+        self._bar.close()

@@ -20,7 +20,7 @@ from specx.report import (
     generation_rows,
     page,
     position_rows,
-    result_of,
+    settings_of,
     sweeps_of,
     title_of,
 )
@@ -79,7 +79,7 @@ def _print_footers(traces: Iterable[Trace]) -> None:
     for trace in traces:
         tally = trace.tally()
         click.echo(f"{trace.path}: {visible(title_of(trace))}")
-        for line in footer(result_of(trace), tally, len(trace.header.prompt_ids)):
+        for line in footer(trace.result(), settings_of(trace)):
             click.echo(visible(line))
         click.echo()
         if tally.by_position:

@@ -3,34 +3,34 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict
-from typing import Any
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
 
 import click
 
-from specx import RULES, Pair, SamplingParams, Settings, Stop, Tally, interrupts
-from specx.cli.drafting import DRAFTING, Chosen, draft_settings, drafter_needed, estimate
+from specx import RULES, Result, SamplingParams, Session, Settings, Stop, interrupts
+from specx.cli.drafting import DRAFTING, Chosen, DraftOptions
 from specx.cli.files import Command, InputFile
-from specx.cli.load import FIELDS, Side, load_pair, plan_sides
-from specx.cli.options import MODELS, RUNTIME, SAMPLING, TEMPLATE, add_options, chat_options
-from specx.cli.progress import Progress
+from specx.cli.load import FIELDS, load_pair, plan_sides, with_demo_pair
+from specx.cli.options import MODELS, RUNTIME, SAMPLING, TEMPLATE, add_options, chat_options, pick
+from specx.cli.progress import Progress, Reading
 from specx.cli.prompt import from_argument, from_file, from_input
-from specx.cli.show import Writer, footer, legend, wants_styles
+from specx.cli.show import Printing
 from specx.cli.streams import is_terminal
-from specx.cli.tracing import TRACE, Tracing
-from specx.codec import to_json
+from specx.cli.tracing import TRACE, Described, Tracing
 from specx.core.streams import draw_seed
-from specx.errors import SpecxError, UsageError
+from specx.errors import UsageError
 from specx.interrupts import held
-from specx.output import OutputFile
 from specx.records.trace.uncertainty import ENTROPY_STEPS
 from specx.runtime.backend import Tokenizer
 from specx.runtime.fatal import last_words
+from specx.runtime.prefill import PREFILL_SLICE
 from specx.session.chat import ChatOptions, encode_chat, encode_raw, has_template, model_template
-from specx.session.pair import PREFILL_SLICE
-from specx.session.tally import Choices
-from specx.shipped import demo_pair
+from specx.session.decoding import Round
+from specx.session.generation import Generation, Observer
 
 __all__ = ["run"]
 
@@ -122,289 +122,237 @@ OUTPUT = [
 @add_options([*MODELS, *PROMPT, *GENERATION, *DRAFTING, *RUNTIME, *OUTPUT])
 def run(**given: Any) -> int:
     """Write a text with a verifier and, for speed, a drafter."""
-    settings = _settings(given)
-    sides = _sides(given)
-    chat = chat_options(given)
-    prompt = _read_prompt(given)
-    if given["gamma_trace"] is not None:
-        given["gamma_trace"] = OutputFile(given["gamma_trace"], "--gamma-trace")
-    progress = Progress(enabled=not given["quiet"])
-    if prompt is SAMPLE_PROMPT and not (given["quiet"] or given["as_json"]):
-        click.echo(f"specx: no prompt given; continuing one: {prompt}\n", err=True)
-
-    def need_ctx(tokenizer: Tokenizer) -> int:
-        return len(_encode(tokenizer, prompt, given, chat)) + int(given["predict"])
-
-    cached = not given["no_cache"]
-    with ExitStack() as stack:
-        with held():  # else Ctrl-C may leave an empty trace behind
-            tracing = stack.enter_context(Tracing(given["trace_file"]))
-        pair = stack.enter_context(
-            load_pair(sides, need_ctx, verbose=given["verbose"], cached=cached, progress=progress)
-        )
-        tokens = _encode(pair.verifier.tokenizer, prompt, given, chat)
-        if not tokens:
-            raise UsageError(
-                "the prompt is empty and the model has no token to begin a text with; "
-                "write a prompt (-p 'Once upon a time')"
-            )
-        generation = _Generation(pair, settings, sides, given, tokens, tracing)
-        return generation.run(prompt, progress)
+    return _Run(given).run()
 
 
-class _Generation:
-    """One run from its prompt's tokens to what is printed."""
+@dataclass(frozen=True, kw_only=True)
+class TextOptions:
+    """The options PROMPT and GENERATION."""
 
-    def __init__(
-        self,
-        pair: Pair,
-        settings: Settings,
-        sides: list[Side],
-        given: dict[str, Any],
-        tokens: list[int],
-        tracing: Tracing,
-    ) -> None:
-        self.pair, self.settings, self.sides, self.given = pair, settings, sides, given
-        self.tracing = tracing
-        self.n_prompt, self.tokens = len(tokens), tokens
-        self.tally, self.choices = Tally(), Choices()
-        self.prefill_s: list[float] = []
-        self.chosen = Chosen.of(pair, settings, given)
-        self.stop = Stop(
-            pair.verifier.tokenizer,
-            given["predict"],
-            stops=given["stop"],
-            ignore_eos=given["ignore_eos"],
-        )
-        self.writer = Writer(
-            styled=wants_styles(given["color"], sys.stdout),
-            stream=not (given["as_json"] or given["no_stream"]),
-            mark=given["show"],
-        )
-
-    def run(self, prompt: str, progress: Progress) -> int:
-        """Generate and print; the exit code."""
-        try:
-            self._begin_trace(prompt, progress)
-            self._prefill(progress)
-        except KeyboardInterrupt:
-            self.stop.reason = "interrupted"
-            self._end_trace()
-            raise
-        with held(), last_words(self._broken):  # a signal waits for the end of a round
-            try:
-                self._decode()
-            except KeyboardInterrupt:
-                self.stop.reason = "interrupted"
-            except SpecxError:
-                self._broken("")
-                raise
-            except OSError:  # nobody takes the text any more; the trace gets its end all the same
-                self.stop.reason = "interrupted"
-                self._end_trace()
-                raise
-            self.writer.write(self._end_trace())
-            self._close()
-            self.chosen.write_trace()  # last: if it cannot be written, the text is out
-        return interrupts.exit_code() if self.stop.reason == "interrupted" else 0
-
-    def _broken(self, _reason: str) -> None:
-        """Save what there is when the runtime is about to end the process."""
-        self.stop.reason = "failed"
-        self.writer.write(self._end_trace())
-        if self.tally.n_tokens:  # else the reason says all
-            self._close()
-            self.chosen.write_trace()
-
-    def _begin_trace(self, prompt: str, progress: Progress) -> None:
-        """Say in the trace what is about to run, before any of it does."""
-        self.tracing.begin(
-            self.pair,
-            self.settings,
-            self.tokens,
-            prompt,
-            backends=[side.factory.name for side in self.sides],
-            shown=self._settings(),
-            progress=progress,
-        )
-
-    def _end_trace(self) -> str:
-        """Write the trace's summary; the text that was held back."""
-        del self.tokens[self.n_prompt + self.tally.n_tokens :]  # of a round that was broken off
-        rest = self.stop.finish()
-        self.tracing.end(self.tally, self.stop, self.prefill_s, rest, self._estimate())
-        return rest
+    prompt: str | None
+    file: Path | None
+    system_prompt: str | None
+    raw: bool
+    template_arg: dict[str, Any]
+    template_date: str | None
+    predict: int
+    rule: str
+    temp: float
+    top_k: int
+    top_p: float
+    min_p: float
+    seed: int | None
+    stop: Sequence[str]
+    ignore_eos: bool
+    no_cache: bool
 
     @property
-    def _shades(self) -> bool:
-        """Whether entropies are to be shown."""
-        return self.writer.styled and self.writer.stream and self.writer.mark == "entropy"
+    def sampling(self) -> SamplingParams:
+        """The verifier's sampler."""
+        return SamplingParams(
+            temperature=self.temp, top_k=self.top_k, top_p=self.top_p, min_p=self.min_p
+        )
 
-    def _prefill(self, progress: Progress) -> None:
-        with progress.task("reading the prompt", self.n_prompt - 1) as report:
-            size = self.given["n_batch"] or PREFILL_SLICE
-            self.prefill_s = self.pair.prefill(self.tokens, size=size, report=report)
 
-    def _decode(self) -> None:
-        clock = self.pair.verifier.clock
-        begun = clock()
-        try:
-            schedule, keep = self.chosen.schedule, self.tracing.wanted or self._shades
-            for done in self.pair.rounds(
-                self.tokens, self.settings, self.stop, schedule, keep_logits=keep
-            ):
-                self.tally.add(done)
-                self.choices.add(done)
-                self.tracing.round(done)
-                self.writer.round(done)
-                if interrupts.received():
-                    interrupts.taken()
-                    self.stop.reason = "interrupted"
-                    break
-        finally:
-            self.tally.total = clock() - begun
+@dataclass(frozen=True, kw_only=True)
+class OutputOptions:
+    """The options OUTPUT."""
 
-    def _close(self) -> None:
-        result = self._result()
-        if self.given["as_json"]:
-            click.echo(to_json(result))
-            return
-        self.writer.end()
-        if self.given["quiet"]:
-            return
-        styled = self.writer.styled and wants_styles(self.given["color"], sys.stderr)
-        for line in [
-            "",
-            *footer(result, self.tally, self.n_prompt),
-            legend(styled and (self._shades or self.pair.drafter is not None), self.writer.mark),
-        ]:
-            click.echo(line, err=True, color=styled)
+    trace_file: Path | None
+    as_json: bool
+    no_stream: bool
+    color: str
+    show: Literal["origin", "entropy"]
+    quiet: bool
+    verbose: bool
 
-    def _result(self) -> dict[str, Any]:
-        tally, names = self.tally, ["verifier", "drafter"]
-        models = zip(names, self.pair.models, self.sides, strict=False)
+
+class Interruptible(Observer):
+    """Ends a generation in order when a signal asks for it, between rounds or slices."""
+
+    def begin(self, generation: Generation) -> None:
+        self._stop = generation.stop
+
+    def fed(self, n_tokens: int) -> None:
+        if interrupts.received():
+            interrupts.taken()
+            raise KeyboardInterrupt
+
+    def round(self, done: Round) -> None:
+        if interrupts.received():
+            interrupts.taken()
+            self._stop.reason = "interrupted"
+
+
+class _Run:
+    """One run from its options to what is printed."""
+
+    def __init__(self, given: dict[str, Any]) -> None:
+        self.text = pick(TextOptions, given)
+        self.output = pick(OutputOptions, given)
+        self.drafting = pick(DraftOptions, given)
+        self.settings = Settings(
+            sampling=self.text.sampling,
+            rule=self.text.rule,
+            seed=draw_seed() if self.text.seed is None else self.text.seed,
+            **self.drafting.settings(self.text.sampling),
+        )
+        self.demo = given["model"] is None
+        self.loading = _loading(given, self.drafting)
+        self.sides = plan_sides(
+            self.loading["model"],
+            self.loading["model_draft"],
+            self.loading["backend"],
+            self.loading["draft_backend"],
+            self.loading,
+        )
+        self.chat = chat_options(given)
+        self.prompt = _read_prompt(self.text, self.demo)
+        self.chosen = Chosen(self.drafting)
+        self.progress = Progress(enabled=not self.output.quiet)
+
+    def run(self) -> int:
+        """Load, generate and print; the exit code."""
+        if self.prompt is SAMPLE_PROMPT and not (self.output.quiet or self.output.as_json):
+            click.echo(f"specx: no prompt given; continuing one: {self.prompt}\n", err=True)
+        with ExitStack() as stack:
+            with held():  # else Ctrl-C may leave an empty trace behind
+                tracing = stack.enter_context(Tracing(self.output.trace_file, self.progress))
+            pair = stack.enter_context(
+                load_pair(
+                    self.sides,
+                    lambda tokenizer: len(self._encode(tokenizer)) + self.text.predict,
+                    verbose=self.output.verbose,
+                    cached=not self.text.no_cache,
+                    progress=self.progress,
+                )
+            )
+            tokens = self._encode(pair.verifier.tokenizer)
+            if not tokens:
+                raise UsageError(
+                    "the prompt is empty and the model has no token to begin a text with; "
+                    "write a prompt (-p 'Once upon a time')"
+                )
+            session = stack.enter_context(Session(pair, costs=self.chosen.costs(pair)))
+            result = self._generate(session, tokens, tracing)
+        return interrupts.exit_code() if result.stop_reason == "interrupted" else 0
+
+    def _generate(self, session: Session, tokens: list[int], tracing: Tracing) -> Result:
+        printing = Printing(self.output, self.shown, self._record)
+        rounds = session.rounds(
+            tokens,
+            self.settings,
+            Stop(
+                session.pair.verifier.tokenizer,
+                self.text.predict,
+                stops=self.text.stop,
+                ignore_eos=self.text.ignore_eos,
+            ),
+            # The trace of choices is the last to end: if it cannot be written, the text is out.
+            [
+                tracing.of(self._described),
+                Reading(self.progress),
+                printing,
+                Interruptible(),
+                self.chosen,
+            ],
+            schedule=self.chosen.schedule,
+            live=self.drafting.live,
+            size=self.loading["n_batch"] or PREFILL_SLICE,
+            keep_logits=tracing.wanted or printing.shades,
+        )
+        with held(), last_words(lambda reason: rounds.generation.finish("failed")):
+            for _ in rounds:
+                pass
+        return rounds.result
+
+    def _encode(self, tokenizer: Tokenizer) -> list[int]:
+        return _encode(tokenizer, self.prompt, self.text, self.chat)
+
+    def _described(self, generation: Generation) -> Described:
+        backends = [side.factory.name for side in self.sides]
+        self.chosen.begin(generation)
+        return Described(prompt=self.prompt, backends=backends, shown=self.shown(generation))
+
+    def _record(self, generation: Generation, result: Result) -> dict[str, Any]:
+        """The result, as ``--json`` prints it."""
+        models = zip(["verifier", "drafter"], generation.pair.models, self.sides, strict=False)
         return {
-            "text": "".join(self.writer.written),
-            "tokens": self.tokens[self.n_prompt :],
-            "n_tokens": tally.n_tokens,
-            "stop_reason": self.stop.reason,
-            "tok_s": tally.tok_s,
-            "prefill_s": sum(self.prefill_s),
-            "prefill_draft_s": sum(self.prefill_s[1:]),
-            "rounds": tally.rounds,
-            "alpha": tally.alpha,
-            "kept": tally.kept,
-            "tau": tally.tau,
-            "expected_accepted": tally.expected_a_round(),
-            "time": tally.time(),
-            **self.choices.record(),
-            "estimated": self._estimate(),
-            "settings": self._settings(),
+            **result.record(),
+            "settings": self.shown(generation),
             "models": {
                 role: {"backend": side.factory.name, **model.describe()}
                 for role, model, side in models
             },
-            "backend": self.given["backend"],
+            "backend": self.loading["backend"],
         }
 
-    def _estimate(self) -> dict[str, Any] | None:
-        return estimate(self.tally, self.choices, self.chosen.costs)
-
-    def _settings(self) -> dict[str, Any]:
-        sampling, given = self.settings.sampling, self.given
-        drafters = self.pair.drafters(self.settings)
+    def shown(self, generation: Generation) -> dict[str, Any]:
+        """The settings, as ``--json`` prints them."""
+        settings, text, drafters = self.settings, self.text, generation.drafters
+        pair = generation.pair
         return {
-            "temperature": sampling.temperature,
-            "top_k": sampling.top_k,
-            "top_p": sampling.top_p,
-            "min_p": sampling.min_p,
+            **asdict(settings.sampling),
             "filter_order": ["temperature", "top_k", "top_p", "min_p"],
-            "seed": self.settings.seed,
-            "gamma": self.settings.gamma if drafters else 0,
+            "seed": settings.seed,
+            "gamma": settings.gamma if drafters else 0,
             "gamma_by": self.chosen.by,
-            "rule": "greedy" if sampling.greedy else self.settings.rule,
-            "predict": given["predict"],
-            "stop": list(given["stop"]),
-            "ignore_eos": given["ignore_eos"],
-            "demo_pair": given["model"] is None,
+            "rule": "greedy" if settings.sampling.greedy else settings.rule,
+            "predict": text.predict,
+            "stop": list(text.stop),
+            "ignore_eos": text.ignore_eos,
+            "demo_pair": self.demo,
             "draft": [drafter.kind for drafter in drafters],
-            "draft_sampling": _sampling(self.settings.draft_sampling),
-            "entropy_stop": self.settings.entropy_stop,
-            "draft_p_min": self.settings.draft_p_min,
-            "cache": not given["no_cache"],
-            **_template_settings(self.pair.verifier.tokenizer, given),
-            "n_prompt": self.n_prompt,
-            "n_ctx": [model.n_ctx for model in self.pair.models],
-            "draft_backend": given["draft_backend"] or given["backend"],
-            **{field: given[field] for field in FIELDS if field != "n_ctx"},
+            "draft_sampling": settings.draft_sampling and asdict(settings.draft_sampling),
+            "entropy_stop": settings.entropy_stop,
+            "draft_p_min": settings.draft_p_min,
+            "cache": not text.no_cache,
+            **_template_settings(pair.verifier.tokenizer, text, self.chat),
+            "n_prompt": generation.n_prompt,
+            "n_ctx": [model.n_ctx for model in pair.models],
+            "draft_backend": self.loading["draft_backend"] or self.loading["backend"],
+            **{field: self.loading[field] for field in FIELDS if field != "n_ctx"},
         }
 
 
-def _settings(given: dict[str, Any]) -> Settings:
-    sampling = SamplingParams(
-        temperature=given["temp"],
-        top_k=given["top_k"],
-        top_p=given["top_p"],
-        min_p=given["min_p"],
-    )
-    return Settings(
-        sampling=sampling,
-        rule=given["rule"],
-        seed=draw_seed() if given["seed"] is None else given["seed"],
-        **draft_settings(given, sampling),
-    )
+def _loading(given: Mapping[str, Any], drafting: DraftOptions) -> dict[str, Any]:
+    """The options of loading, with the models that are to be loaded."""
+    loading = with_demo_pair(given)
+    if not drafting.needs_model(loading["model_draft"]):
+        loading["model_draft"] = None
+    if drafting.no_draft:
+        loading |= {key: None for key in loading if key.endswith("_draft")}
+    return loading
 
 
-def _sampling(params: SamplingParams | None) -> dict[str, Any] | None:
-    return None if params is None else asdict(params)
-
-
-def _sides(given: dict[str, Any]) -> list[Side]:
-    """Check what was asked for, and say which models to load how."""
-    model, drafter = given["model"], given["model_draft"]
-    if model is None and drafter is not None:
-        raise UsageError(f"-md {drafter} needs a verifier to draft for; add -m VERIFIER.gguf")
-    if model is None:
-        model, drafter = demo_pair()
-        # So small that threads wait for each other longer than they compute.
-        given["threads"] = given["threads"] or 1
-    if not drafter_needed(given, drafter):
-        drafter = None
-    if given["no_draft"]:
-        given = {key: None if key.endswith("_draft") else value for key, value in given.items()}
-    return plan_sides(model, drafter, given["backend"], given["draft_backend"], given)
-
-
-def _read_prompt(given: dict[str, Any]) -> str:
-    if given["prompt"] is not None and given["file"] is not None:
+def _read_prompt(text: TextOptions, demo: bool) -> str:
+    if text.prompt is not None and text.file is not None:
         raise UsageError("-p and -f were both given; one prompt is needed")
-    if given["prompt"] is not None:
-        return from_argument(given["prompt"])
-    if given["file"] is not None:
-        return from_file(given["file"])
+    if text.prompt is not None:
+        return from_argument(text.prompt)
+    if text.file is not None:
+        return from_file(text.file)
     if sys.stdin is None or is_terminal(sys.stdin):
-        if given["model"] is None:
+        if demo:
             return SAMPLE_PROMPT
         raise UsageError("no prompt; pass -p TEXT, -f FILE, or pipe one in")
     return from_input()
 
 
-def _encode(
-    tokenizer: Tokenizer, prompt: str, given: dict[str, Any], chat: ChatOptions
-) -> list[int]:
+def _encode(tokenizer: Tokenizer, prompt: str, text: TextOptions, chat: ChatOptions) -> list[int]:
     """The prompt's tokens, through the chat template where there is one."""
-    system = given["system_prompt"]
-    if _template_name(tokenizer, given) == "none":
+    system = text.system_prompt
+    if _template_name(tokenizer, text) == "none":
         asked = {
             "-sys": system,
             "--template-arg": chat.arguments or None,
-            "--template-date": given["template_date"],
+            "--template-date": text.template_date,
         }
         for flag, value in asked.items():
             if value is not None:
                 raise UsageError(
                     f"{flag} needs a chat template, and none is in use"
-                    + (" (--raw)" if given["raw"] else "; the model has none")
+                    + (" (--raw)" if text.raw else "; the model has none")
                 )
         return encode_raw(tokenizer, prompt)
     messages = [{"role": "user", "content": prompt}]
@@ -413,15 +361,16 @@ def _encode(
     return encode_chat(tokenizer, messages, options=chat)
 
 
-def _template_name(tokenizer: Tokenizer, given: dict[str, Any]) -> str:
-    return "none" if given["raw"] or not has_template(tokenizer) else "the model's own"
+def _template_name(tokenizer: Tokenizer, text: TextOptions) -> str:
+    return "none" if text.raw or not has_template(tokenizer) else "the model's own"
 
 
-def _template_settings(tokenizer: Tokenizer, given: dict[str, Any]) -> dict[str, Any]:
+def _template_settings(
+    tokenizer: Tokenizer, text: TextOptions, chat: ChatOptions
+) -> dict[str, Any]:
     """What the prompt's tokens depend on beside its text; the date only if the template asks."""
-    name = _template_name(tokenizer, given)
-    shown: dict[str, Any] = {"template": name, "template_args": given["template_arg"]}
-    chat = chat_options(given)
+    name = _template_name(tokenizer, text)
+    shown: dict[str, Any] = {"template": name, "template_args": text.template_arg}
     if name != "none" and model_template(tokenizer, chat).asks_date:
         shown["template_date"] = str(chat.today)
     return shown

@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, TextIO
+from typing import Any, Protocol, TextIO
 
 import click
 
 from specx.cli.streams import is_terminal
+from specx.codec import to_json
 from specx.core.sampling import Distribution
 from specx.records.trace.uncertainty import ENTROPY_STEPS, entropy_level, raw_entropy
 from specx.session.decoding import Round
+from specx.session.generation import Generation, Observer
+from specx.session.result import Result
 from specx.session.tally import Tally
 from specx.session.text import visible
 
-__all__ = ["Writer", "footer", "legend", "wants_styles"]
+__all__ = ["PrintOptions", "Printing", "Writer", "footer", "legend", "wants_styles"]
 
 ORIGINS: dict[str, dict[str, Any]] = {
     "accepted": {},
@@ -46,6 +49,21 @@ def wants_styles(color: str, stream: TextIO | None) -> bool:
     if color != "auto":
         return color == "on"
     return is_terminal(stream) and os.environ.get("TERM") != "dumb"
+
+
+class PrintOptions(Protocol):
+    """Options that say how to print."""
+
+    @property
+    def as_json(self) -> bool: ...
+    @property
+    def no_stream(self) -> bool: ...
+    @property
+    def color(self) -> str: ...
+    @property
+    def show(self) -> str: ...
+    @property
+    def quiet(self) -> bool: ...
 
 
 @dataclass
@@ -95,6 +113,71 @@ class Writer:
         return click.style(text, **allowed) if allowed else text
 
 
+class Printing(Observer):
+    """Prints a generation: its text as it comes or at its end, then the footer or JSON.
+
+    Parameters
+    ----------
+    shown
+        Settings of a generation, as ``--json`` prints them.
+    record
+        The JSON object of ``--json``.
+    """
+
+    def __init__(
+        self,
+        options: PrintOptions,
+        shown: Callable[[Generation], Mapping[str, Any]],
+        record: Callable[[Generation, Result], Mapping[str, Any]],
+    ) -> None:
+        self._options, self._shown, self._record = options, shown, record
+        self._prefilled = self._broken = False
+        self.writer = Writer(
+            styled=wants_styles(options.color, sys.stdout),
+            stream=not (options.as_json or options.no_stream),
+            mark=options.show,
+        )
+
+    @property
+    def shades(self) -> bool:
+        """Whether entropies are to be shown."""
+        return self.writer.styled and self.writer.stream and self.writer.mark == "entropy"
+
+    def begin(self, generation: Generation) -> None:
+        self._generation = generation
+
+    def prefilled(self) -> None:
+        self._prefilled = True
+
+    def round(self, done: Round) -> None:
+        try:
+            self.writer.round(done)
+        except OSError:  # nobody takes the text any more
+            self._broken = True
+            raise
+
+    def end(self, result: Result) -> None:
+        """Print the rest; nothing where a reason for the failure says all."""
+        if not self._prefilled or self._broken:
+            return
+        self.writer.write(result.rest)
+        if result.stop_reason == "failed" and not result.n_tokens:
+            return
+        if self._options.as_json:
+            click.echo(to_json(self._record(self._generation, result)))
+            return
+        self.writer.end()
+        if not self._options.quiet:
+            self._footer(result)
+
+    def _footer(self, result: Result) -> None:
+        styled = self.writer.styled and wants_styles(self._options.color, sys.stderr)
+        marked = styled and (self.shades or self._generation.pair.drafter is not None)
+        shown = self._shown(self._generation)
+        for line in ["", *footer(result, shown), legend(marked, self.writer.mark)]:
+            click.echo(line, err=True, color=styled)
+
+
 def _shade(before: Distribution) -> dict[str, Any]:
     return {} if before.logits is None else SHADES[entropy_level(raw_entropy(before.logits))]
 
@@ -120,24 +203,25 @@ def _levels() -> list[str]:
     return [f"under {first}", *between, f"{last} and more"]
 
 
-def footer(result: Mapping[str, Any], tally: Tally, n_prompt: int) -> list[str]:
-    """The lines that close a run; `result` is what ``--json`` would print."""
-    settings = result["settings"]
+def footer(result: Result, shown: Mapping[str, Any]) -> list[str]:
+    """The lines that close a run; `shown` are its settings, as ``--json`` prints them."""
+    tally, n_prompt = result.tally, result.n_prompt
     lines = [
-        f"seed {settings['seed']}  template {settings['template']}  stopped by {_reason(result)}",
+        f"seed {shown['seed']}  template {shown['template']}  "
+        f"stopped by {_reason(result, shown['predict'])}",
         f"{tally.n_tokens} tokens at {_rate(tally.n_tokens, tally.total)}"
         f"  prompt {n_prompt} tokens {_prompt_rate(result, n_prompt - 1)}",
     ]
-    if settings["draft"]:
+    if shown["draft"]:
         lines.append(
             f"alpha {_number(tally.alpha)} (accepted {tally.accepted} of {tally.tested} tested)"
             f"  kept {_number(tally.kept)} (of {tally.proposed} proposed)"
             f"  tau {_number(tally.tau)} tokens a verifier pass"
         )
-        lines += _expected(tally, settings["rule"])
-        lines += _choices(result)
-    lines.append(_shares(result["time"]))
-    return lines + DEMO_NOTE if settings["demo_pair"] else lines
+        lines += _expected(tally, shown["rule"])
+        lines += _choices(result, shown["gamma_by"])
+    lines.append(_shares(tally.time()))
+    return lines + DEMO_NOTE if shown["demo_pair"] else lines
 
 
 def _expected(tally: Tally, rule: str) -> list[str]:
@@ -149,23 +233,23 @@ def _expected(tally: Tally, rule: str) -> list[str]:
     return [f"rule {rule}; accepted tokens a round to be expected under {rates}"]
 
 
-def _choices(result: Mapping[str, Any]) -> list[str]:
+def _choices(result: Result, gamma_by: str) -> list[str]:
     """How many tokens were proposed how often, and what came of it; a fixed gamma is no choice."""
-    settings, lines = result["settings"], []
-    if settings["gamma_by"] != "fixed":
+    lines, choices = [], result.choices
+    if gamma_by != "fixed":
         counts = "; ".join(
-            f"{who} " + " ".join(f"{gamma}:{n}" for gamma, n in rounds.items())
-            for who, rounds in result["gammas"].items()
+            f"{who} " + " ".join(f"{gamma}:{n}" for gamma, n in sorted(rounds.items()))
+            for who, rounds in choices.gammas.items()
         )
-        lines.append(f"gamma by {settings['gamma_by']}; rounds by gamma: {counts or 'none'}")
-        phases = [(name, result[name]) for name in ("speculating", "plain")]
+        lines.append(f"gamma by {gamma_by}; rounds by gamma: {counts or 'none'}")
+        phases = {"speculating": choices.speculating, "plain": choices.plain}
         lines.append(
             "  ".join(
-                f"{name} {phase['n_tokens']} tokens in {phase['seconds']:.2f} s"
-                for name, phase in phases
+                f"{name} {phase.n_tokens} tokens in {phase.seconds:.2f} s"
+                for name, phase in phases.items()
             )
         )
-    found = result["estimated"]
+    found = result.estimated
     if found is not None:
         lines.append(
             f"estimated {found['ratio']:.2f} times plain decoding "
@@ -181,24 +265,24 @@ def _shares(time: Mapping[str, float]) -> str:
     return f"time {total:.2f} s: {shares}"
 
 
-def _reason(result: Mapping[str, Any]) -> str:
+def _reason(result: Result, predict: object) -> str:
     words = {
         "eos": "the end token",
         "stop": "a stop string",
-        "length": f"the length limit (-n {result['settings']['predict']})",
+        "length": f"the length limit (-n {predict})",
         "context": "a full context (raise -c for more)",
         "interrupted": "an interrupt",
         "failed": "a failure of the runtime",
     }
-    return words.get(result["stop_reason"], "nothing: its trace breaks off")
+    return words.get(str(result.stop_reason), "nothing: its trace breaks off")
 
 
-def _prompt_rate(result: Mapping[str, Any], n_fed: int) -> str:
+def _prompt_rate(result: Result, n_fed: int) -> str:
     """The verifier's speed, where its time alone is known."""
-    if result["prefill_draft_s"] is None:
-        return f"in {result['prefill_s']:.2f} s"
-    by = " by the verifier" if result["prefill_draft_s"] else ""
-    return f"at {_rate(n_fed, result['prefill_s'] - result['prefill_draft_s'])}{by}"
+    if result.prefill_draft_s is None:
+        return f"in {result.prefill_s:.2f} s"
+    by = " by the verifier" if result.prefill_draft_s else ""
+    return f"at {_rate(n_fed, result.prefill_s - result.prefill_draft_s)}{by}"
 
 
 def _rate(count: int, seconds: float) -> str:

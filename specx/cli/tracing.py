@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 import click
 
-from specx import Pair, Settings, Stop, Tally
+from specx import Observer, Pair, Result
 from specx.cli.files import OutputPath
 from specx.cli.progress import Progress
 from specx.errors import UsageError
@@ -18,8 +19,9 @@ from specx.interrupts import held
 from specx.records.trace import TraceWriter, header_for, summary_of
 from specx.runtime.machine import provenance
 from specx.session.decoding import Round
+from specx.session.generation import Generation
 
-__all__ = ["TRACE", "Tracing"]
+__all__ = ["TRACE", "Described", "Tracing"]
 
 TRACE = click.option(
     "--trace",
@@ -30,13 +32,25 @@ TRACE = click.option(
 )
 
 
-class Tracing:
+@dataclass(frozen=True, kw_only=True)
+class Described:
+    """What a trace's header says of a generation beside what decided its tokens."""
+
+    prompt: str
+    backends: Sequence[str]
+    """Names of the runtimes, the verifier's first."""
+    shown: Mapping[str, Any]
+    """The settings, as ``--json`` prints them."""
+
+
+class Tracing(Observer):
     """Writes a run's trace where one was asked for; opens the file before models are loaded."""
 
-    def __init__(self, path: Path | None) -> None:
+    def __init__(self, path: Path | None, progress: Progress) -> None:
         self._writer = None if path is None else TraceWriter(path)
-        self._provenance: dict[str, Any] | None = None
-        self._unfinished = False
+        self._progress = progress
+        self._describe: Callable[[Generation], Described] | None = None
+        self._begun = False
         self._failure: UsageError | None = None
 
     @property
@@ -44,38 +58,28 @@ class Tracing:
         """Whether there is a file to write."""
         return self._writer is not None
 
-    def begin(
-        self,
-        pair: Pair,
-        settings: Settings,
-        tokens: Sequence[int],
-        prompt: str,
-        *,
-        backends: Sequence[str],
-        shown: Mapping[str, Any],
-        progress: Progress,
-        labels: Mapping[str, Any] | None = None,
-    ) -> None:
-        """Write the header of a generation; models are hashed once."""
-        if self._writer is None:
+    def of(self, describe: Callable[[Generation], Described]) -> Tracing:
+        """Itself; `describe` is asked for what the header says, if it is to be written."""
+        self._describe = describe
+        return self
+
+    def begin(self, generation: Generation) -> None:
+        """Say what is about to run, before any of it does."""
+        if self._writer is None or self._describe is None:
             return
-        if self._provenance is None:
-            self._provenance = _provenance(pair, backends, progress)
+        described = self._describe(generation)
         header = header_for(
-            pair,
-            settings,
-            tokens,
-            prompt,
-            labels=labels,
-            shown=shown,
-            provenance=self._provenance,
+            generation,
+            described.prompt,
+            shown=described.shown,
+            provenance=_provenance(generation.pair, described.backends, self._progress),
         )
         with held():
-            self._writer.begin(header, pair.verifier.tokenizer)
-            self._unfinished = True
+            self._writer.begin(header, generation.pair.verifier.tokenizer)
+            self._begun = True
 
     def round(self, done: Round) -> None:
-        """Write one round; if it cannot be, the run goes on, and its end tells."""
+        """Write one round; if it cannot be, the run continues, and its end tells."""
         if self._writer is None or self._failure is not None:
             return
         try:
@@ -83,29 +87,12 @@ class Tracing:
         except UsageError as error:
             self._failure = error
 
-    def end(
-        self,
-        tally: Tally,
-        stop: Stop,
-        prefill_s: Sequence[float],
-        rest: str,
-        estimated: Mapping[str, Any] | None = None,
-    ) -> None:
-        """Write the summary of the generation, if one began; `prefill_s` is each model's."""
-        if self._writer is None or not self._unfinished or self._failure is not None:
+    def end(self, result: Result) -> None:
+        """Write the summary, if the generation began."""
+        if self._writer is None or not self._begun or self._failure is not None:
             return
-        self._unfinished = False
-        summary = summary_of(
-            tally,
-            stop.reason,
-            prefill_s=sum(prefill_s),
-            prefill_draft_s=sum(prefill_s[1:]),
-            trace_s=self._writer.seconds,
-            rest=rest,
-            estimated=estimated,
-        )
         try:
-            self._writer.end(summary)
+            self._writer.end(summary_of(result, trace_s=self._writer.seconds))
         except UsageError as error:
             self._failure = error
 

@@ -13,9 +13,8 @@ from numpy.typing import NDArray
 from specx.core.sampling import Distribution, LogitsReader, SamplingParams
 from specx.errors import LogitsError
 from specx.runtime.backend import LogitsBackend
+from specx.runtime.prefill import PREFILL_SLICE, prefill
 from specx.runtime.vocabulary import readable
-from specx.session.decoding import prefill
-from specx.session.pair import PREFILL_SLICE
 
 __all__ = ["Agreement", "Forced", "agreement_along", "binned", "means", "total_variation"]
 

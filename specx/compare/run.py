@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from specx.bench.profiling import PassTimer, Samples, encode_prompt
@@ -13,9 +13,7 @@ from specx.errors import VocabularyError
 from specx.interrupts import held
 from specx.runtime.backend import LogitsBackend
 from specx.runtime.vocabulary import drafter_mask, require_equal_ids, verifier_mask
-from specx.schedule import Schedule
-from specx.session.decoding import Round, Stop
-from specx.session.pair import Pair, Settings
+from specx.session.pair import Pair
 from specx.session.tally import merged
 
 __all__ = [
@@ -99,22 +97,23 @@ def run_comparison(
     """
     require_same_tokens(systems, plan)
     _expect(systems, plan, found)
-    benches, recorder = _benches(systems, plan, found), _Recorder(systems[0].pair.verifier)
-    benches[0].plain = recorder
-    likeness = _likeness(systems)
+    benches, likeness = _benches(systems, plan, found), _likeness(systems)
     arms = [(side, arm) for side in (0, 1) for arm in systems[side].arms]
     for side, arm in arms:
         benches[side].run(arm, *next(plan.blocks()), limit=WARM_UP_TOKENS)
     for turn, (repetition, prompt) in enumerate(plan.blocks()):
         block: list[tuple[int, Arm, Run]] = []
+        text: list[int] = []
         place = turn % len(arms)
         for side, arm in [*arms[place:], *arms[:place]]:
             run = benches[side].run(arm, repetition, prompt, limit=plan.n)
+            if (side, arm) == arms[0]:
+                text = benches[side].text
             benches[side].time_passes()
             block.append((side, arm, run))
             report(len(arms) * turn + len(block))
         if repetition == 0:
-            likeness.along(prompt.id, recorder.text, block[0][2].n_prompt, found)
+            likeness.along(prompt.id, text, block[0][2].n_prompt, found)
         with held():  # as in a sweep: a block is there for all arms or for none
             for side, arm, run in block:
                 found.results[side].add(arm, run)
@@ -157,26 +156,6 @@ def _keep_profiles(
         profile = bench.timer.profile(core)
         assert profile is not None, "a pair's models can forget, so their passes were timed"
         results.profiles[system.speculative.runtimes] = profile
-
-
-class _Recorder(Pair):
-    """A verifier alone that keeps the tokens of its last text, the prompt's among them."""
-
-    def __init__(self, verifier: LogitsBackend) -> None:
-        super().__init__(verifier)
-        self.text: list[int] = []
-
-    def rounds(
-        self,
-        tokens: list[int],
-        settings: Settings,
-        stop: Stop,
-        schedule: Schedule | None = None,
-        *,
-        keep_logits: bool = False,
-    ) -> Iterator[Round]:
-        self.text = tokens  # grows in place
-        return super().rounds(tokens, settings, stop, schedule, keep_logits=keep_logits)
 
 
 def curve_widths(gamma: int) -> list[int]:

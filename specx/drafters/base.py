@@ -1,19 +1,18 @@
-"""Where proposals come from: a drafter proposes tokens, each with what it was drawn from."""
+"""What a drafter is: it proposes tokens, each with the distribution it was drawn from."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol, TypeAlias
+from typing import Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
-from specx.core.sampling import Distribution, LogitsReader
+from specx.core.sampling import Distribution, SamplingParams
 from specx.runtime.backend import LogitsBackend
-from specx.runtime.vocabulary import readable
 
-__all__ = ["Draft", "Drafter", "GoOn", "ModelDrafter", "Outlook"]
+__all__ = ["Draft", "Drafter", "DrafterFactory", "GoOn", "Models", "Outlook", "TextSettings"]
 
 GoOn: TypeAlias = "Callable[[int, NDArray[np.float32] | None], bool]"
 """Asked after k draws whether to go on: with None before the drafter's next step is paid for, then
@@ -51,6 +50,30 @@ class Outlook:
     """What allows no more than `limit`."""
 
 
+@dataclass(frozen=True)
+class Models:
+    """What a drafter may draft with, and for."""
+
+    verifier: LogitsBackend
+    drafter: LogitsBackend | None
+    masked: NDArray[np.intp]
+    """Ids that the verifier cannot emit."""
+    masked_draft: NDArray[np.intp]
+    """Ids that the drafter's model must not propose."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TextSettings:
+    """What may change from one text of a session to the next."""
+
+    sampling: SamplingParams
+    """Settings of the drafter's own draws."""
+    eog_ids: frozenset[int]
+    """Tokens that end the text, after which nothing is worth proposing. They stay in the draft."""
+    keep_logits: bool = False
+    """Whether each distribution of a draft keeps the logits it was made of."""
+
+
 class Drafter(Protocol):
     """Proposes tokens after a text; knows nothing of how they are judged."""
 
@@ -65,6 +88,15 @@ class Drafter(Protocol):
     @property
     def n_ctx(self) -> int:
         """Tokens that it can hold."""
+
+    def begin(self, settings: TextSettings) -> None:
+        """Draft for a text under `settings` from now on; what is held of the last one stays."""
+
+    def feed(self, tokens: Sequence[int], size: int, report: Callable[[int], None]) -> None:
+        """Read a prompt, all but its last token, in slices of `size`; see `specx.runtime.prefill`.
+
+        A drafter that reads the text only when it proposes does nothing.
+        """
 
     def outlook(self, tokens: Sequence[int]) -> Outlook:
         """What a draft after `tokens` would be like."""
@@ -89,97 +121,14 @@ class Drafter(Protocol):
         """Forget everything, and read the text from absolute position `n_past` on."""
 
 
-class ModelDrafter:
-    """A small model that draws its proposals one by one.
+@runtime_checkable
+class DrafterFactory(Protocol):
+    """What an entry point of the group ``specx.drafters`` names."""
 
-    Parameters
-    ----------
-    model
-        Holds a prefix of the text, or after a restart a piece of it.
-    reader
-        How its logits become distributions; must mask what the verifier cannot emit.
-    eog_ids
-        Tokens that end the text, after which nothing is worth proposing: `Stop.eog_ids`. They stay
-        in the draft.
-    """
+    name: str
+    """What it is called on the command line; no comma."""
+    needs_model: bool
+    """Whether it drafts with a model of its own (-md)."""
 
-    kind = "model"
-
-    def __init__(
-        self, model: LogitsBackend, reader: LogitsReader, eog_ids: frozenset[int] = frozenset()
-    ) -> None:
-        self.name = model.name
-        self.model = model
-        self.reader = reader
-        self.eog_ids = eog_ids
-        self._first = 0
-        """Position of the text that the model's own position 0 stands for."""
-
-    @property
-    def n_past(self) -> int:
-        return self._first + self.model.n_past
-
-    @property
-    def n_ctx(self) -> int:
-        return self._first + self.model.n_ctx
-
-    def outlook(self, tokens: Sequence[int]) -> Outlook:
-        """How far it lags, and what its context has room for."""
-        return Outlook(self.n_ctx - len(tokens) + 1, len(tokens) - 1 - self.n_past)
-
-    def propose(
-        self,
-        tokens: Sequence[int],
-        limit: int,
-        random: np.random.Generator,
-        go_on: GoOn | None = None,
-        hindsight: int = 0,
-    ) -> Draft:
-        draft, clock = Draft(), self.model.clock
-        lacking = readable(tokens[self.n_past :], self.model.n_vocab)
-        self.model.checkpoint()
-        while len(draft.ids) < limit:
-            if go_on is not None and not go_on(len(draft.ids), None):
-                break
-            rows = self.model.forward(lacking, 1 + min(hindsight, len(lacking) - 1))
-            answered = clock()
-            self.reader.mask(rows)
-            if len(rows) > 1:
-                draft.hindsight = self._hindsight(rows[:-1], tokens)
-            if go_on is not None and not go_on(len(draft.ids), rows[-1]):
-                draft.core_seconds += clock() - answered
-                break
-            (chances,) = self.reader.read(rows[-1:], len(tokens) + len(draft.ids))
-            token = self.draw(chances, random)
-            draft.ids.append(token)
-            draft.distributions.append(chances)
-            draft.core_seconds += clock() - answered
-            if token in self.eog_ids and len(draft.ids) < limit:
-                draft.ended = "end token"
-                break
-            lacking = [token]
-        return draft
-
-    def draw(self, chances: Distribution, random: np.random.Generator) -> int:
-        """One proposal."""
-        return chances.draw(random.random())
-
-    def truncate(self, n_past: int) -> None:
-        if n_past < self._first:
-            self.restart(n_past)
-        else:
-            self.model.truncate(n_past - self._first)
-
-    def restart(self, n_past: int) -> None:
-        """Forget everything, and read the text from absolute position `n_past` on.
-
-        What it proposes then follows another Q, which it is really drawn from: the law stays.
-        """
-        self.model.truncate(0)
-        self._first = n_past
-
-    def _hindsight(self, rows: NDArray[np.float32], tokens: Sequence[int]) -> list[float]:
-        """Its probabilities of the text's last tokens, one for each of `rows`."""
-        known = self.reader.read(rows, len(tokens) - len(rows))
-        last = tokens[len(tokens) - len(rows) :]
-        return [float(row.prob(token)) for row, token in zip(known, last, strict=True)]
+    def make(self, models: Models) -> Drafter:
+        """A drafter for one session."""

@@ -7,15 +7,15 @@ lookup decoding" (Saxena 2023) and llama.cpp's lookup example do the same with s
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from specx.core.sampling import Distribution
-from specx.drafters.base import Draft, GoOn, Outlook
+from specx.drafters.base import Draft, Drafter, GoOn, Models, Outlook, TextSettings
 
-__all__ = ["MOST_PROPOSALS", "LookupDrafter", "LookupIndex", "Match"]
+__all__ = ["MOST_PROPOSALS", "LookupDrafter", "LookupIndex", "Match", "factory"]
 
 SIZES = (24, 12, 6, 3)
 """Lengths of the runs that are indexed. A shorter run than the last proposes more often, and is
@@ -114,6 +114,12 @@ class LookupDrafter:
         self._eog_ids = eog_ids
         self._index = LookupIndex()
 
+    def begin(self, settings: TextSettings) -> None:
+        self._eog_ids = settings.eog_ids
+
+    def feed(self, tokens: Sequence[int], size: int, report: Callable[[int], None]) -> None:
+        """Nothing: the text is read when a proposal is asked for."""
+
     @property
     def n_past(self) -> int:
         return self._index.n_tokens
@@ -175,3 +181,15 @@ class LookupDrafter:
             if token in self._eog_ids and len(ids) < limit:
                 return ids, "end token"
         return ids, ""
+
+
+class _Factory:
+    name = "lookup"
+    needs_model = False
+
+    def make(self, models: Models) -> Drafter:
+        """Look proposals up in the text itself."""
+        return LookupDrafter(models.masked.tolist())
+
+
+factory = _Factory()

@@ -6,7 +6,7 @@ from specx.report.figures import (
     figures,
     generation_rows,
     position_rows,
-    result_of,
+    settings_of,
     title_of,
 )
 from specx.report.page import page
@@ -22,7 +22,7 @@ __all__ = [
     "generation_rows",
     "page",
     "position_rows",
-    "result_of",
+    "settings_of",
     "sweeps_of",
     "title_of",
 ]

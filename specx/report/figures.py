@@ -18,7 +18,7 @@ __all__ = [
     "generation_rows",
     "length_rows",
     "position_rows",
-    "result_of",
+    "settings_of",
     "time_rows",
     "title_of",
 ]
@@ -137,10 +137,10 @@ def title_of(trace: Trace) -> str:
     return f"{header.rule}, gamma {header.gamma}, seed {header.seed}"
 
 
-def result_of(trace: Trace) -> dict[str, Any]:
-    """What ``specx run --json`` printed of it, as far as its footer asks."""
-    header, summary = trace.header, trace.summary
-    settings = {
+def settings_of(trace: Trace) -> dict[str, Any]:
+    """The settings that ``specx run --json`` printed, as far as a footer asks."""
+    header = trace.header
+    return {
         "seed": header.seed,
         "template": "-",
         "rule": header.rule,
@@ -149,15 +149,6 @@ def result_of(trace: Trace) -> dict[str, Any]:
         "draft": header.drafter is not None,
         "gamma_by": "fixed",
         **header.settings,
-    }
-    return {
-        "settings": settings,
-        "stop_reason": summary.stop_reason if summary else None,
-        "prefill_s": summary.prefill_s if summary else 0.0,
-        "prefill_draft_s": summary.prefill_draft_s if summary else None,
-        "time": trace.tally().time(),
-        **trace.choices().record(),
-        "estimated": summary.estimated if summary else None,
     }
 
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from specx.runtime.backend import LogitsBackend, Rollback
 
-__all__ = ["Uncached"]
+__all__ = ["Uncached", "unwrapped"]
 
 
 class Uncached:
@@ -66,3 +66,8 @@ class Uncached:
         trace: TracebackType | None,
     ) -> None:
         self.close()
+
+
+def unwrapped(model: LogitsBackend) -> LogitsBackend:
+    """The model itself, without an `Uncached` around it."""
+    return model.wrapped if isinstance(model, Uncached) else model

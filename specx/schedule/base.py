@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specx.drafters.base import Drafter, Outlook
+from specx.schedule.costs.live import Costs
 
 __all__ = ["Fixed", "Outcome", "Plan", "Schedule", "most_proposals"]
 
@@ -55,6 +56,10 @@ class Outcome:
 class Schedule(Protocol):
     """Decides round by round, and within the round, how far to draft."""
 
+    @property
+    def costs(self) -> Costs | None:
+        """Costs that it goes by, if it does."""
+
     def plan(self, tokens: Sequence[int], drafters: Sequence[Drafter], room: int) -> Plan:
         """Who proposes after `tokens`, and at most how many, `room` being the most possible."""
 
@@ -75,6 +80,7 @@ class Fixed:
 
     def __init__(self, gamma: int) -> None:
         self.gamma = gamma
+        self.costs = None
 
     def plan(self, tokens: Sequence[int], drafters: Sequence[Drafter], room: int) -> Plan:
         outlook = drafters[0].outlook(tokens)

@@ -41,6 +41,7 @@ class EarlyStop:
             if value is not None and not 0 <= value <= 1:
                 raise UsageError(f"{name} is {value}; it must lie in [0, 1]")
         self.inner = schedule
+        self.costs = schedule.costs
         self._entropy, self._p_min = entropy, p_min
 
     def plan(self, tokens: Sequence[int], drafters: Sequence[Drafter], room: int) -> Plan:

@@ -38,6 +38,7 @@ class Traced:
 
     def __init__(self, schedule: Schedule, report: Callable[[Step], None]) -> None:
         self.inner = schedule
+        self.costs = schedule.costs
         self._report = report
         self._length = 0
         self._plan: Plan | None = None
@@ -72,6 +73,7 @@ class Replay:
 
     def __init__(self, steps: Sequence[Step]) -> None:
         self._steps = iter(steps)
+        self.costs = None
 
     def plan(self, tokens: Sequence[int], drafters: Sequence[Drafter], room: int) -> Plan:
         step = next(self._steps, None)

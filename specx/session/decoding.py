@@ -7,7 +7,7 @@ its correction.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
@@ -19,12 +19,11 @@ from specx.core.rules import RULES, Block, Rule, Verdict, decide
 from specx.core.sampling import Distribution, LogitsReader
 from specx.core.streams import Streams
 from specx.drafters.base import Draft, Drafter
-from specx.errors import ContextError
 from specx.runtime.backend import Clock, LogitsBackend, Tokenizer
 from specx.schedule import Outcome, Schedule
 from specx.session.text import TextStream
 
-__all__ = ["Round", "Stop", "StopReason", "Times", "autoregress", "prefill", "speculate"]
+__all__ = ["Round", "Stop", "StopReason", "Times", "autoregress", "speculate"]
 
 StopReason: TypeAlias = Literal["eos", "stop", "length", "context", "interrupted", "failed"]
 
@@ -128,32 +127,6 @@ class _Stopwatch:
     def lap(self) -> float:
         before, self._last = self._last, self._clock()
         return self._last - before
-
-
-def prefill(
-    model: LogitsBackend, tokens: Sequence[int], size: int, report: Callable[[int], None]
-) -> None:
-    """Feed all of a prompt but its last token, `size` tokens at a time.
-
-    Parameters
-    ----------
-    report
-        Called with the number of tokens that the model holds, after each slice.
-
-    Raises
-    ------
-    ContextError
-        If the context cannot hold the prompt; nothing was fed then.
-    """
-    if len(tokens) > model.n_ctx:
-        raise ContextError(
-            f"the prompt has {len(tokens)} tokens and the context of {model.name} holds "
-            f"{model.n_ctx}; shorten the prompt or raise -c"
-        )
-    for start in range(model.n_past, len(tokens) - 1, size):
-        end = min(start + size, len(tokens) - 1)
-        model.forward(tokens[start:end], n_logits=0)
-        report(end)
 
 
 def speculate(

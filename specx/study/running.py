@@ -18,9 +18,12 @@ from specx.errors import UsageError
 from specx.interrupts import held
 from specx.records.trace import NoGeneration, Trace, TraceWriter, header_for, read_trace, summary_of
 from specx.session.chat import ChatOptions
-from specx.session.decoding import Stop
-from specx.session.pair import Pair, Settings
-from specx.session.tally import Tally
+from specx.session.decoding import Round, Stop
+from specx.session.generation import Generation, Observer
+from specx.session.pair import Pair
+from specx.session.result import Result
+from specx.session.session import Session
+from specx.session.settings import Settings
 
 __all__ = ["Plan", "run_study", "traces_of"]
 
@@ -169,34 +172,39 @@ def _differing(before: Mapping[str, Any], role: str, now: Mapping[str, Any]) -> 
 
 def _run(plan: Plan, pair: Pair, prompt: Prompt, provenance: Mapping[str, Any]) -> None:
     """One prompt from empty caches."""
-    for model in pair.models:
-        model.truncate(0)
-    tokenizer, clock = pair.verifier.tokenizer, pair.verifier.clock
+    tokenizer = pair.verifier.tokenizer
     tokens = encode_prompt(tokenizer, prompt.text, raw=plan.raw, chat=plan.chat)
-    settings, tally = plan.settings(prompt), Tally()
     stop = Stop(tokenizer, plan.n, ignore_eos=plan.ignore_eos)
-    labels = plan.labels(prompt)
-    header = header_for(pair, settings, tokens, prompt.text, labels=labels, provenance=provenance)
     with ExitStack() as stack:
         with held():  # else Ctrl-C may leave a file without a header behind
             trace = stack.enter_context(TraceWriter(plan.file(prompt)))
-            trace.begin(header, tokenizer)
-        begun = clock()
-        pair.prefill(tokens)
-        decoding = clock()
-        for done in pair.rounds(tokens, settings, stop, keep_logits=True):
-            tally.add(done)
-            trace.round(done)
-        tally.total = clock() - decoding
-        trace.end(
-            summary_of(
-                tally,
-                stop.reason,
-                prefill_s=decoding - begun,
-                trace_s=trace.seconds,
-                rest=stop.finish(),
-            )
-        )
+        session = stack.enter_context(Session(pair))
+        tracing = _Tracing(trace, prompt.text, plan.labels(prompt), provenance)
+        rounds = session.rounds(tokens, plan.settings(prompt), stop, [tracing], keep_logits=True)
+        for _ in rounds:
+            pass
+
+
+@dataclass
+class _Tracing(Observer):
+    """Writes the trace of a whole run; one that is broken off keeps no summary."""
+
+    trace: TraceWriter
+    prompt: str
+    labels: Mapping[str, Any]
+    provenance: Mapping[str, Any]
+
+    def begin(self, generation: Generation) -> None:
+        header = header_for(generation, self.prompt, labels=self.labels, provenance=self.provenance)
+        with held():
+            self.trace.begin(header, generation.pair.verifier.tokenizer)
+
+    def round(self, done: Round) -> None:
+        self.trace.round(done)
+
+    def end(self, result: Result) -> None:
+        if result.stop_reason not in ("interrupted", "failed"):
+            self.trace.end(summary_of(result, trace_s=self.trace.seconds))
 
 
 def traces_of(plan: Plan) -> Iterator[Trace]:

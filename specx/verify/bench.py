@@ -10,7 +10,7 @@ import numpy as np
 from specx.core.rules import Rule
 from specx.core.sampling import LogitsReader, SamplingParams
 from specx.core.streams import Streams
-from specx.drafters.base import ModelDrafter
+from specx.drafters.model import ModelDrafter
 from specx.runtime.backend import LogitsBackend
 from specx.runtime.vocabulary import drafter_mask, verifier_mask
 from specx.schedule import Fixed

@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 from specx.core.rules import RULES, Block, BlockRule, Rule, TokenRule, residual
 from specx.core.sampling import Distribution, LogitsReader, SamplingParams
 from specx.core.streams import Streams
-from specx.drafters.base import Draft, GoOn, ModelDrafter
+from specx.drafters.base import Draft, GoOn
+from specx.drafters.model import ModelDrafter
 from specx.runtime.backend import LogitsBackend
 
 __all__ = ["FAULTS", "Fault"]

@@ -12,8 +12,7 @@ from specx.core.rules import Block
 from specx.core.sampling import Distribution
 from specx.errors import UsageError
 from specx.runtime.backend import LogitsBackend
-from specx.session.decoding import prefill
-from specx.session.pair import PREFILL_SLICE
+from specx.runtime.prefill import PREFILL_SLICE, prefill
 from specx.verify.audit import Deviation, batch_deviation, rollback_deviation
 from specx.verify.bench import Bench
 from specx.verify.check import FALSE_POSITIVE, Check, Report, statistical

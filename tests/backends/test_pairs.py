@@ -28,10 +28,10 @@ from specx import RULES, Block, LoadOptions, LogitsBackend, Rule, get_backend
 from specx.core.exactness import Law, Table, target_law, total_variation
 from specx.core.sampling import SamplingParams, distribution
 from specx.core.streams import Streams
-from specx.drafters.base import ModelDrafter
+from specx.drafters.model import ModelDrafter
+from specx.runtime.prefill import PREFILL_SLICE
 from specx.schedule import Fixed
 from specx.session.decoding import Round, Stop, prefill, speculate
-from specx.session.pair import PREFILL_SLICE
 from specx.verify import Bench, enumerated_round
 from specx.verify.audit import batch_deviation
 from specx.verify.chisquare import chi_square

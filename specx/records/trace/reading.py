@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from specx.codec import convert, lines_of, parse, refuse, require_all, shortened
+from specx.core.sampling import SamplingParams
 from specx.errors import UsageError
 from specx.records.trace.records import (
     SCHEMA,
@@ -19,6 +20,8 @@ from specx.records.trace.records import (
     Summary,
 )
 from specx.session.decoding import Times
+from specx.session.result import Result
+from specx.session.settings import Settings
 from specx.session.tally import Choices, Tally
 
 __all__ = ["NoGeneration", "Trace", "read_trace", "read_traces"]
@@ -56,6 +59,30 @@ class Trace:
         """What was written after the prompt."""
         pieces = [token.piece for done in self.rounds for token in done.emitted]
         return "".join(pieces) + (self.summary.rest if self.summary else "")
+
+    def result(self) -> Result:
+        """What the generation came to, as far as its trace tells."""
+        header, summary = self.header, self.summary
+        return Result(
+            text=self.text,
+            tokens=[token.id for done in self.rounds for token in done.emitted],
+            n_prompt=len(header.prompt_ids),
+            n_reused=0,
+            stop_reason=summary.stop_reason if summary else None,
+            settings=Settings(
+                sampling=SamplingParams(**header.sampling),
+                gamma=header.gamma,
+                rule=header.rule,
+                seed=header.seed,
+            ),
+            prefill_s=summary.prefill_s if summary else 0.0,
+            prefill_draft_s=summary.prefill_draft_s if summary else None,
+            tally=self.tally(),
+            choices=self.choices(),
+            observed_s=0.0,
+            rest=summary.rest if summary else "",
+            estimated=summary.estimated if summary else None,
+        )
 
     def choices(self) -> Choices:
         """How many tokens were proposed how often, and by whom."""

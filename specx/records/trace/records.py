@@ -20,6 +20,7 @@ from specx.core.rules import Verdict
 from specx.drafters.base import Draft
 from specx.errors import UsageError
 from specx.session.decoding import Round, StopReason, Times
+from specx.session.result import Estimated
 
 __all__ = [
     "SCHEMA",
@@ -237,14 +238,6 @@ class SecondsByPart(TypedDict):
     rollback: Seconds
     other: Number
     total: Seconds
-
-
-class Estimated(TypedDict):
-    """The speed against plain decoding that a run's costs let one expect."""
-
-    plain_tok_s: Rate
-    ratio: Rate
-    by: str
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -21,19 +21,17 @@ from specx.output import LineFile
 from specx.records.trace.records import (
     SCHEMA,
     BenchSummary,
-    Estimated,
     FileStart,
     Header,
     Line,
     Sampling,
-    SecondsByPart,
     Summary,
 )
 from specx.records.trace.rounds import record_round
 from specx.runtime.backend import Tokenizer
-from specx.session.decoding import Round, StopReason
-from specx.session.pair import Pair, Settings
-from specx.session.tally import Tally
+from specx.session.decoding import Round
+from specx.session.generation import Generation
+from specx.session.result import Result
 
 __all__ = ["TraceWriter", "header_for", "summary_of"]
 
@@ -56,17 +54,6 @@ class TraceWriter:
     ------
     UsageError
         Here and from every method, if the file cannot be written.
-
-    Examples
-    --------
-    ::
-
-        with TraceWriter(path) as trace:
-            trace.begin(header_for(pair, settings, tokens, prompt), pair.verifier.tokenizer)
-            for done in pair.rounds(tokens, settings, stop, keep_logits=True):
-                tally.add(done)
-                trace.round(done)
-            trace.end(summary_of(tally, stop.reason, rest=stop.finish()))
     """
 
     def __init__(self, path: Path, argv: Sequence[str] | None = None) -> None:
@@ -163,21 +150,19 @@ class TraceWriter:
 
 
 def header_for(
-    pair: Pair,
-    settings: Settings,
-    tokens: Sequence[int],
+    generation: Generation,
     prompt: str,
     *,
     labels: Mapping[str, Any] | None = None,
     shown: Mapping[str, Any] | None = None,
     provenance: Mapping[str, Any] | None = None,
 ) -> Header:
-    """The header of a generation that starts from `tokens`.
+    """The header of a generation that is about to begin.
 
     Parameters
     ----------
-    tokens, prompt
-        The prompt, template included, and the text as it was given.
+    prompt
+        The text as it was given; the generation's tokens have the template around it.
     labels
         What tells this generation from others of the file.
     shown
@@ -185,48 +170,25 @@ def header_for(
     provenance
         Models, hashes, versions, machine: see `specx.runtime.machine.provenance`.
     """
+    settings, drafters = generation.settings, generation.drafters
     return Header(
         prompt=prompt,
-        prompt_ids=list(tokens),
+        prompt_ids=list(generation.tokens),
         rule=settings.rule,
-        gamma=settings.gamma if pair.drafters(settings) else 0,
+        gamma=settings.gamma if drafters else 0,
         seed=settings.seed,
         sampling=cast(Sampling, asdict(settings.sampling)),
-        n_vocab=pair.verifier.n_vocab,
-        drafter="+".join(drafter.name for drafter in pair.drafters(settings)) or None,
+        n_vocab=generation.pair.verifier.n_vocab,
+        drafter="+".join(drafter.name for drafter in drafters) or None,
         labels=dict(labels or {}),
         settings=dict(shown or {}),
         provenance=dict(provenance or {}),
     )
 
 
-def summary_of(
-    tally: Tally,
-    stop_reason: StopReason | None,
-    *,
-    prefill_s: float = 0.0,
-    prefill_draft_s: float | None = None,
-    trace_s: float = 0.0,
-    rest: str = "",
-    estimated: Mapping[str, Any] | None = None,
-) -> Summary:
-    """What closes a generation: the numbers of `tally`, unrounded."""
-    return Summary(
-        n_tokens=tally.n_tokens,
-        stop_reason=stop_reason,
-        tok_s=tally.tok_s,
-        prefill_s=prefill_s,
-        prefill_draft_s=prefill_draft_s,
-        rounds=tally.rounds,
-        alpha=tally.alpha,
-        kept=tally.kept,
-        tau=tally.tau,
-        expected_accepted=tally.expected_a_round(),
-        time=cast(SecondsByPart, tally.time()),
-        trace_s=trace_s,
-        rest=rest,
-        estimated=cast(Estimated | None, estimated and dict(estimated)),
-    )
+def summary_of(result: Result, *, trace_s: float = 0.0) -> Summary:
+    """What closes a generation: its numbers, unrounded."""
+    return Summary(**result.figures(), trace_s=trace_s, rest=result.rest)
 
 
 def _line(record: Line) -> bytes:

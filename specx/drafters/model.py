@@ -1,0 +1,155 @@
+"""A small model that drafts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from specx.core.sampling import Distribution, LogitsReader, SamplingParams
+from specx.drafters.base import Draft, Drafter, GoOn, Models, Outlook, TextSettings
+from specx.errors import UsageError
+from specx.runtime.backend import LogitsBackend
+from specx.runtime.prefill import prefill
+from specx.runtime.vocabulary import readable
+
+__all__ = ["ModelDrafter", "factory"]
+
+
+class ModelDrafter:
+    """A small model that draws its proposals one by one.
+
+    Parameters
+    ----------
+    model
+        Holds a prefix of the text, or after a restart a piece of it.
+    reader
+        How its logits become distributions; must mask what the verifier cannot emit.
+    eog_ids
+        Tokens that end the text, after which nothing is worth proposing: `Stop.eog_ids`. They stay
+        in the draft.
+    """
+
+    kind = "model"
+
+    def __init__(
+        self, model: LogitsBackend, reader: LogitsReader, eog_ids: frozenset[int] = frozenset()
+    ) -> None:
+        self.name = model.name
+        self.model = model
+        self.reader = reader
+        self.eog_ids = eog_ids
+        self._first = 0
+        """Position of the text that the model's own position 0 stands for."""
+
+    def begin(self, settings: TextSettings) -> None:
+        self.reader = replace(
+            self.reader, params=settings.sampling, keep_logits=settings.keep_logits
+        )
+        self.eog_ids = settings.eog_ids
+
+    def feed(self, tokens: Sequence[int], size: int, report: Callable[[int], None]) -> None:
+        """Read `tokens`, all but the last.
+
+        Raises
+        ------
+        ContextError
+            If the model's context cannot hold them; nothing was fed then.
+        """
+        if not self.model.n_past:
+            self._first = 0  # an empty cache need not go on where a restart left it
+        own = readable(tokens[self._first :], self.model.n_vocab)
+        prefill(self.model, own, size, report)
+
+    @property
+    def n_past(self) -> int:
+        return self._first + self.model.n_past
+
+    @property
+    def n_ctx(self) -> int:
+        return self._first + self.model.n_ctx
+
+    def outlook(self, tokens: Sequence[int]) -> Outlook:
+        """How far it lags, and what its context has room for."""
+        return Outlook(self.n_ctx - len(tokens) + 1, len(tokens) - 1 - self.n_past)
+
+    def propose(
+        self,
+        tokens: Sequence[int],
+        limit: int,
+        random: np.random.Generator,
+        go_on: GoOn | None = None,
+        hindsight: int = 0,
+    ) -> Draft:
+        draft, clock = Draft(), self.model.clock
+        lacking = readable(tokens[self.n_past :], self.model.n_vocab)
+        self.model.checkpoint()
+        while len(draft.ids) < limit:
+            if go_on is not None and not go_on(len(draft.ids), None):
+                break
+            rows = self.model.forward(lacking, 1 + min(hindsight, len(lacking) - 1))
+            answered = clock()
+            self.reader.mask(rows)
+            if len(rows) > 1:
+                draft.hindsight = self._hindsight(rows[:-1], tokens)
+            if go_on is not None and not go_on(len(draft.ids), rows[-1]):
+                draft.core_seconds += clock() - answered
+                break
+            (chances,) = self.reader.read(rows[-1:], len(tokens) + len(draft.ids))
+            token = self.draw(chances, random)
+            draft.ids.append(token)
+            draft.distributions.append(chances)
+            draft.core_seconds += clock() - answered
+            if token in self.eog_ids and len(draft.ids) < limit:
+                draft.ended = "end token"
+                break
+            lacking = [token]
+        return draft
+
+    def draw(self, chances: Distribution, random: np.random.Generator) -> int:
+        """One proposal."""
+        return chances.draw(random.random())
+
+    def truncate(self, n_past: int) -> None:
+        if n_past < self._first:
+            self.restart(n_past)
+        else:
+            self.model.truncate(n_past - self._first)
+
+    def restart(self, n_past: int) -> None:
+        """Forget everything, and read the text from absolute position `n_past` on.
+
+        What it proposes then follows another Q, which it is really drawn from: the law stays.
+        """
+        self.model.truncate(0)
+        self._first = n_past
+
+    def _hindsight(self, rows: NDArray[np.float32], tokens: Sequence[int]) -> list[float]:
+        """Its probabilities of the text's last tokens, one for each of `rows`."""
+        known = self.reader.read(rows, len(tokens) - len(rows))
+        last = tokens[len(tokens) - len(rows) :]
+        return [float(row.prob(token)) for row, token in zip(known, last, strict=True)]
+
+
+class _Factory:
+    name = "model"
+    needs_model = True
+
+    def make(self, models: Models) -> Drafter:
+        """Draft with the session's second model.
+
+        Raises
+        ------
+        UsageError
+            If there is none.
+        """
+        model = models.drafter
+        if model is None:
+            raise UsageError("drafting with a model needs one; add a drafter, or draft by lookup")
+        reader = LogitsReader(model.name, SamplingParams(), models.masked_draft)
+        return ModelDrafter(model, reader)
+
+
+factory = _Factory()

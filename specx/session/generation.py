@@ -1,0 +1,154 @@
+"""One text under way, and those who see it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from specx.drafters.base import Drafter
+from specx.runtime.backend import Clock
+from specx.schedule import Costs, Schedule
+from specx.session.decoding import Round, Stop, StopReason
+from specx.session.pair import Pair
+from specx.session.result import Result, estimate
+from specx.session.settings import Settings
+from specx.session.tally import Choices, Tally
+
+__all__ = ["Generation", "Observer"]
+
+
+class Observer:
+    """Sees a generation as it happens; each method does nothing unless it is overridden.
+
+    A trace, a terminal, a progress bar and a benchmark are observers. An error that one raises ends
+    the generation; every observer that saw it begin sees its end.
+    """
+
+    def begin(self, generation: Generation) -> None:
+        """A generation is about to start; nothing has been fed."""
+
+    def fed(self, n_tokens: int) -> None:
+        """The model that reads the prompt holds `n_tokens` of it."""
+
+    def prefilled(self) -> None:
+        """All models hold the prompt."""
+
+    def round(self, done: Round) -> None:
+        """A round is done."""
+
+    def end(self, result: Result) -> None:
+        """The generation is over: at a stop, or because it was broken off."""
+
+
+class Generation:
+    """One text under way, as observers see it."""
+
+    def __init__(
+        self,
+        pair: Pair,
+        tokens: Sequence[int],
+        settings: Settings,
+        stop: Stop,
+        observers: Sequence[Observer],
+    ) -> None:
+        self.pair = pair
+        self.settings = settings
+        self.stop = stop
+        self.tokens = list(map(int, tokens))
+        """The text so far, prompt included; grows."""
+        self.n_prompt = len(self.tokens)
+        self.n_reused = 0
+        self.prefill_s: list[float] = []
+        """Seconds that reading the prompt took: the verifier's, then each drafter's."""
+        self.drafters: list[Drafter] = []
+        self.schedule: Schedule | None = None
+        """What decides how far to draft; None in plain decoding."""
+        self.tally, self.choices = Tally(), Choices()
+        self._observers = list(observers)
+        self._watching: list[Observer] = []
+        self._pieces: list[str] = []
+        self._rest = ""
+        self._over = False
+        self._clock: Clock = pair.verifier.clock
+        self._decoding: float | None = None
+        """When decoding began."""
+        self._away = 0.0
+        """Seconds that the caller took between rounds; they are not the generation's."""
+        self._observed = 0.0
+
+    def begin(self) -> None:
+        """Let the observers know."""
+        for observer in self._observers:
+            observer.begin(self)
+            self._watching.append(observer)
+
+    def fed(self, n_tokens: int) -> None:
+        """A slice of the prompt was fed."""
+        for observer in self._watching:
+            observer.fed(n_tokens)
+
+    def prefilled(self) -> None:
+        """The prompt was read."""
+        for observer in self._watching:
+            observer.prefilled()
+        self._decoding = self._clock()
+
+    def add(self, done: Round) -> None:
+        """Count a round, and show it."""
+        begun = self._clock()
+        self.tally.add(done)
+        self.choices.add(done)
+        self._pieces += done.pieces
+        for observer in self._watching:
+            observer.round(done)
+        self._observed += self._clock() - begun
+
+    @contextmanager
+    def away(self) -> Iterator[None]:
+        """Take the caller's time off the clock."""
+        left = self._clock()
+        try:
+            yield
+        finally:
+            self._away += self._clock() - left
+
+    def finish(self, reason: StopReason | None = None) -> None:
+        """End it, once: set `reason` if it was broken off, and show what it came to."""
+        if self._over:
+            return
+        self._over = True
+        self.stop.reason = reason or self.stop.reason
+        if self._decoding is not None:
+            self.tally.total = self._clock() - self._decoding - self._away
+        self._rest = self.stop.finish()
+        result, failure = self.result, None
+        for observer in self._watching:
+            try:
+                observer.end(result)
+            except BaseException as error:
+                failure = failure or error
+        if failure is not None:
+            raise failure
+
+    @property
+    def _costs(self) -> Costs | None:
+        return None if self.schedule is None else self.schedule.costs
+
+    @property
+    def result(self) -> Result:
+        """What it came to so far."""
+        return Result(
+            text="".join(self._pieces) + self._rest,
+            tokens=self.tokens[self.n_prompt : self.n_prompt + self.tally.n_tokens],
+            n_prompt=self.n_prompt,
+            n_reused=self.n_reused,
+            stop_reason=self.stop.reason,
+            settings=self.settings,
+            prefill_s=sum(self.prefill_s),
+            prefill_draft_s=sum(self.prefill_s[1:]),
+            tally=self.tally,
+            choices=self.choices,
+            observed_s=self._observed,
+            rest=self._rest,
+            estimated=estimate(self.tally, self.choices, self._costs),
+        )

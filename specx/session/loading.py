@@ -1,0 +1,74 @@
+"""`specx.load`: from names of models to a session."""
+
+from __future__ import annotations
+
+import os
+from contextlib import ExitStack
+from dataclasses import fields, replace
+from typing import Any
+
+from specx.errors import UsageError
+from specx.runtime.backend import LoadOptions, get_backend
+from specx.session.asked import DEFAULTS
+from specx.session.pair import Pair
+from specx.session.session import Session
+from specx.shipped import demo_pair
+
+__all__ = ["load"]
+
+DEMO_GAMMA = 4
+"""The demo pair shows how speculation works; auto would rightly decode plainly."""
+
+
+def load(
+    model: str | os.PathLike[str] | None = None,
+    draft: str | os.PathLike[str] | None = None,
+    *,
+    backend: str = "llamacpp",
+    draft_backend: str | None = None,
+    **options: Any,
+) -> Session:
+    """Load models, and open a session on them; without arguments, the demo pair.
+
+    Parameters
+    ----------
+    model
+        The verifier: a GGUF file, or what the backend takes.
+    draft
+        The drafter, if any.
+    backend, draft_backend
+        Runtimes of the two; the drafter's is the verifier's by default.
+    options
+        Fields of `LoadOptions`, for both models.
+
+    Raises
+    ------
+    SpecxError
+        If an option does not exist, a model cannot be loaded, or the two do not fit together.
+
+    Examples
+    --------
+    >>> with specx.load() as session:  # doctest: +SKIP
+    ...     print(session.generate("def fibonacci(n):", max_tokens=32, seed=1).text)
+    """
+    known = {field.name for field in fields(LoadOptions)}
+    if unknown := sorted(set(options) - known):
+        raise UsageError(f"unknown option '{unknown[0]}'; known: {', '.join(sorted(known))}")
+    if model is None and draft is not None:
+        raise UsageError(f"draft is {draft}, which needs a verifier to draft for; name a model")
+    defaults = DEFAULTS
+    if model is None:
+        model, draft = demo_pair()
+        # So small that threads wait for each other longer than they compute.
+        options["threads"] = options.get("threads") or 1
+        defaults = replace(DEFAULTS, gamma=DEMO_GAMMA)
+    with ExitStack() as stack:
+        load_options = LoadOptions(**options)
+        models = [stack.enter_context(get_backend(backend).load(os.fspath(model), load_options))]
+        if draft is not None:
+            factory = get_backend(draft_backend or backend)
+            drafting = replace(load_options, drafts=True)
+            models.append(stack.enter_context(factory.load(os.fspath(draft), drafting)))
+        session = Session(Pair(*models), defaults=defaults, closes_models=True)
+        stack.pop_all()
+        return session

@@ -1,0 +1,427 @@
+"""A session: loaded models, drafters, and the text that their caches hold."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import contextmanager
+from types import TracebackType
+from typing import TYPE_CHECKING
+from weakref import WeakValueDictionary
+
+from specx.core.accept import find_rule
+from specx.core.streams import Streams
+from specx.drafters import get_drafter
+from specx.drafters.base import Drafter, TextSettings
+from specx.errors import BackendError, SpecxError, UsageError, whole_number
+from specx.runtime.backend import LogitsBackend
+from specx.runtime.prefill import PREFILL_SLICE, prefill
+from specx.runtime.uncached import unwrapped
+from specx.schedule import Auto, Costs, EarlyStop, Fixed, Schedule
+from specx.session.asked import DEFAULTS, Asked, Options, Prompt
+from specx.session.decoding import Round, Stop, autoregress, speculate
+from specx.session.generation import Generation, Observer
+from specx.session.pair import Pair
+from specx.session.result import Result
+from specx.session.settings import Settings
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+__all__ = ["Rounds", "Session", "Stream"]
+
+
+class Rounds(Iterator[Round]):
+    """The rounds of a generation; leave it before its end, and the generation ends there."""
+
+    def __init__(
+        self, session: Session, generation: Generation, rounds: Generator[Round, None, None]
+    ) -> None:
+        self.generation = generation
+        self._session = session
+        self._rounds = rounds
+        self._begun = False
+
+    def __next__(self) -> Round:
+        with self._session.entered():
+            if not self._begun:
+                self._begun = True
+                self._session.supersede(self)
+            return next(self._rounds)
+
+    def close(self) -> None:
+        """End the generation where it is."""
+        self._rounds.close()
+
+    @property
+    def result(self) -> Result:
+        """What the generation came to so far."""
+        return self.generation.result
+
+
+class Stream(Iterator[str]):
+    """The text of a generation, piece by piece: whole characters, never a part of a stop string."""
+
+    def __init__(self, rounds: Rounds) -> None:
+        self._rounds = rounds
+        self._rest = False
+
+    def __next__(self) -> str:
+        for done in self._rounds:
+            if piece := "".join(done.pieces):
+                return piece
+        if not self._rest and self.result.rest:
+            self._rest = True
+            return self.result.rest
+        raise StopIteration
+
+    def close(self) -> None:
+        """End the generation where it is."""
+        self._rounds.close()
+
+    @property
+    def result(self) -> Result:
+        """What the generation came to so far."""
+        return self._rounds.result
+
+
+class Session:
+    """Generates text after text with the same models, whose caches keep what two texts share.
+
+    What was learned stays from one text to the next: acceptance and costs under ``gamma="auto"``,
+    the lookup index. Only a new session starts without it.
+
+    Parameters
+    ----------
+    pair
+        Loaded models. They belong to this session until it is closed or collected.
+    costs
+        Of rounds, for ``gamma="auto"``; by default those of a shipped table, with the session's own
+        times where a text is not to be repeated by its seed.
+    defaults
+        Settings of `generate` and `stream` that a call leaves out.
+    closes_models
+        Whether `close` frees the models too.
+
+    Raises
+    ------
+    BackendError
+        If another session uses one of the models: two would mix their texts in one cache.
+    """
+
+    def __init__(
+        self,
+        pair: Pair,
+        *,
+        costs: Costs | None = None,
+        defaults: Settings = DEFAULTS,
+        closes_models: bool = False,
+    ) -> None:
+        self.pair = pair
+        self.defaults = defaults
+        self._costs = costs
+        self._autos: dict[bool, Auto] = {}
+        self._drafters: dict[str, Drafter] = {}
+        self._held: tuple[list[int], int] = [], 0
+        """A text, and how much of it the caches may be trusted to hold: beyond, they may hold
+        anything, such as the rejected tokens of a round that was broken off."""
+        self._lock = threading.Lock()
+        """Held while a round is computed."""
+        self._current: weakref.ref[Rounds] | None = None
+        self._closed = False
+        self._closes_models = closes_models
+        for model in pair.models:
+            _own(model, self)
+
+    def rounds(
+        self,
+        tokens: Sequence[int],
+        settings: Settings,
+        stop: Stop,
+        observers: Sequence[Observer] = (),
+        *,
+        schedule: Callable[[Schedule], Schedule] = lambda schedule: schedule,
+        live: bool = False,
+        size: int = PREFILL_SLICE,
+        keep_logits: bool = False,
+    ) -> Rounds:
+        """Generate after `tokens`: one `Round` per verifier pass.
+
+        The caches keep the longest prefix that `tokens` share with the text before; the rest is
+        read when the first round is asked for. A generation that is still under way is ended
+        first.
+
+        Parameters
+        ----------
+        observers
+            See the generation from its beginning to its end.
+        schedule
+            Given the schedule that `settings` ask for, returns the one to go by.
+        live
+            Whether ``gamma="auto"`` may learn costs from the clock. The distribution of the text is
+            the same, but a seed does not repeat it.
+        size
+            Tokens of the prompt that are fed at a time, and the longest wait of a Ctrl-C.
+        keep_logits
+            Whether distributions keep the logits they were made of, as a trace wants them; a round
+            then holds up to 2 g + 1 rows of the vocabulary's size.
+
+        Raises
+        ------
+        UsageError
+            If `tokens` are empty, or not ids of the verifier.
+        BackendError
+            Here or where the first round is asked for: if the session was closed, or another thread
+            is generating with it.
+        ContextError
+            Where the first round is asked for, if a context cannot hold `tokens`.
+        """
+        _check_tokens(tokens, self.pair.verifier)
+        generation = Generation(self.pair, tokens, settings, stop, observers)
+        rounds = self._generate(generation, schedule, live, size, keep_logits)
+        return Rounds(self, generation, rounds)
+
+    def generate(self, prompt: Prompt, **options: Unpack[Options]) -> Result:
+        """Write a text.
+
+        Parameters
+        ----------
+        prompt
+            A text or chat messages, which go through the model's chat template where it has one, or
+            tokens, which are taken as they are.
+        options
+            See `Options`.
+
+        Returns
+        -------
+        Result
+            With `text`, `tokens`, `alpha`, `tok_s`, `stop_reason` and the rest.
+
+        Raises
+        ------
+        SpecxError
+            As `rounds`; also for an option that does not exist or has no such value.
+        """
+        stream = self.stream(prompt, **options)
+        for _ in stream:
+            pass
+        return stream.result
+
+    def stream(self, prompt: Prompt, **options: Unpack[Options]) -> Stream:
+        """Write a text piece by piece; parameters are those of `generate`.
+
+        The iterator's `result` is complete at its end.
+        """
+        asked = Asked(self.pair.verifier.tokenizer, self.defaults, options)
+        rounds = self.rounds(
+            asked.encode(prompt), asked.settings, asked.stop, asked.observers, live=asked.live
+        )
+        return Stream(rounds)
+
+    @contextmanager
+    def entered(self) -> Iterator[None]:
+        """Nobody else generates with this session within the block.
+
+        Raises
+        ------
+        BackendError
+            If somebody does, or the session was closed.
+        """
+        if self._closed:
+            raise BackendError("the session was closed; open another one")
+        if not self._lock.acquire(blocking=False):
+            raise BackendError(
+                f"{self.pair.verifier.name} is generating for another thread or caller of this "
+                "session; wait for it, or load the model again"
+            )
+        try:
+            yield
+        finally:
+            self._lock.release()
+
+    def supersede(self, rounds: Rounds) -> None:
+        """End the generation that was under way; `rounds` is what runs from now on."""
+        current = self._current() if self._current is not None else None
+        self._current = weakref.ref(rounds)
+        if current is not None:
+            current.close()
+
+    def close(self) -> None:
+        """Let go of the models; close them too if the session was to (`specx.load`)."""
+        current = self._current() if self._current is not None else None
+        if current is not None:
+            current.close()
+        self._closed = True
+        for model in self.pair.models:
+            _disown(model, self)
+        if self._closes_models:
+            self.pair.close()
+
+    def __enter__(self) -> Session:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def drafters(self, settings: Settings) -> list[Drafter]:
+        """Drafters that `settings` name, in that order; by default the model's where there is one.
+
+        Raises
+        ------
+        UsageError
+            If one needs a model and there is none.
+        """
+        return [self._drafter(name) for name in self.pair.draft_names(settings)]
+
+    def _drafter(self, name: str) -> Drafter:
+        if name not in self._drafters:
+            drafter = get_drafter(name).make(self.pair.parts)
+            drafter.truncate(0)  # whatever an earlier session left in its model
+            self._drafters[name] = drafter
+        return self._drafters[name]
+
+    def _generate(
+        self,
+        generation: Generation,
+        chosen: Callable[[Schedule], Schedule],
+        live: bool,
+        size: int,
+        keep_logits: bool,
+    ) -> Generator[Round, None, None]:
+        try:
+            self._prepare(generation, chosen, live, keep_logits)
+            generation.begin()
+            self._feed(generation, size)
+            generation.prefilled()
+            for done in self._decode(generation, keep_logits):
+                self._held = generation.tokens, len(generation.tokens)
+                generation.add(done)
+                with generation.away():
+                    yield done
+        except GeneratorExit:
+            generation.finish(None if generation.stop.reason else "interrupted")
+            raise
+        except SpecxError:
+            generation.finish("failed")
+            raise
+        except BaseException:
+            generation.finish("interrupted")
+            raise
+        generation.finish()
+
+    def _prepare(
+        self,
+        generation: Generation,
+        chosen: Callable[[Schedule], Schedule],
+        live: bool,
+        keep_logits: bool,
+    ) -> None:
+        """Choose drafters and schedule for a text."""
+        settings = generation.settings
+        generation.drafters = self.drafters(settings)
+        if not generation.drafters:
+            return
+        text = TextSettings(
+            sampling=settings.draft_sampling or settings.sampling,
+            eog_ids=generation.stop.eog_ids,
+            keep_logits=keep_logits,
+        )
+        for drafter in generation.drafters:
+            drafter.begin(text)
+        generation.schedule = chosen(self._schedule(settings, live))
+
+    def _schedule(self, settings: Settings, live: bool) -> Schedule:
+        gamma = settings.gamma
+        schedule: Schedule = self._auto(live) if gamma == "auto" else Fixed(gamma)
+        if settings.entropy_stop is None and settings.draft_p_min is None:
+            return schedule
+        return EarlyStop(schedule, entropy=settings.entropy_stop, p_min=settings.draft_p_min)
+
+    def _auto(self, live: bool) -> Auto:
+        if live not in self._autos:
+            self._autos[live] = Auto(self._costs or self.pair.costs(live=live))
+        return self._autos[live]
+
+    def _feed(self, generation: Generation, size: int) -> None:
+        """Forget what the text does not begin with, and read what it lacks, all but one token."""
+        verifier, tokens = self.pair.verifier, generation.tokens
+        text, n_known = self._held
+        common = min(_common(text[:n_known], tokens), len(tokens) - 1)
+        sides: list[LogitsBackend | Drafter] = [verifier, *self._drafters.values()]
+        for side in sides:
+            _return_to(side, min(side.n_past, common))
+        self._held = tokens, len(tokens)
+        generation.n_reused = verifier.n_past
+        clock = verifier.clock
+        begun = clock()
+        prefill(verifier, tokens, size, generation.fed)
+        generation.prefill_s.append(clock() - begun)
+        for drafter in generation.drafters:
+            begun = clock()
+            drafter.feed(tokens, size, generation.fed)
+            generation.prefill_s.append(clock() - begun)
+
+    def _decode(self, generation: Generation, keep_logits: bool) -> Iterator[Round]:
+        settings, verifier = generation.settings, self.pair.verifier
+        reader = self.pair.reader(settings.sampling, keep_logits=keep_logits)
+        streams, stop, tokens = Streams(settings.seed), generation.stop, generation.tokens
+        if generation.schedule is None:
+            return autoregress(verifier, tokens, reader=reader, streams=streams, stop=stop)
+        return speculate(
+            verifier,
+            generation.drafters,
+            tokens,
+            reader=reader,
+            rule=find_rule(settings.rule),
+            schedule=generation.schedule,
+            streams=streams,
+            stop=stop,
+        )
+
+
+def _common(one: Sequence[int], other: Sequence[int]) -> int:
+    """Length of the longest common prefix."""
+    pairs = zip(one, other, strict=False)
+    return next((i for i, (a, b) in enumerate(pairs) if a != b), min(len(one), len(other)))
+
+
+def _return_to(side: LogitsBackend | Drafter, n_past: int) -> None:
+    """Forget everything from `n_past` on, or all where that position cannot be returned to."""
+    try:
+        side.truncate(n_past)
+    except BackendError:
+        side.truncate(0)
+
+
+_OWNERS: WeakValueDictionary[int, Session] = WeakValueDictionary()
+"""By the id of a loaded model. Weak: a session that is collected lets go of its models."""
+_OWNING = threading.Lock()
+
+
+def _own(model: LogitsBackend, session: Session) -> None:
+    with _OWNING:
+        if _OWNERS.setdefault(id(unwrapped(model)), session) is not session:
+            raise BackendError(
+                f"{model.name} is in use by another session, and has one cache; close that one "
+                "first, or load the model again"
+            )
+
+
+def _disown(model: LogitsBackend, session: Session) -> None:
+    with _OWNING:
+        if _OWNERS.get(id(unwrapped(model))) is session:
+            del _OWNERS[id(unwrapped(model))]
+
+
+def _check_tokens(tokens: Sequence[int], verifier: LogitsBackend) -> None:
+    """Raise UsageError for what no text of `verifier` can begin with."""
+    if len(tokens) == 0:
+        raise UsageError("tokens is empty; a text begins with one token at least, such as BOS")
+    for place, token in enumerate(tokens):
+        whole_number(f"tokens[{place}]", token, 0, verifier.n_vocab - 1)
