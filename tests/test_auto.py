@@ -13,9 +13,10 @@ import numpy as np
 import pytest
 from worlds import Stub, World, curve, stairs
 
-from specx import Pair, SamplingParams, Settings, Stop
+from specx import Pair, SamplingParams, Session, Settings, Stop
 from specx.core.sampling import LogitsReader
-from specx.drafters.base import ModelDrafter, Outlook
+from specx.drafters.base import Outlook
+from specx.drafters.model import ModelDrafter
 from specx.schedule import Auto, Costs, Outcome
 from specx.schedule.acceptance import Acceptance
 from specx.schedule.costs.curve import Curve, Profile
@@ -454,14 +455,14 @@ def test_a_drafter_that_lagged_is_as_good_as_a_new_one(parked: int, restarted: b
 def generate(n: int, seed: int, gamma: Any, verify: tuple[float, ...], step: float) -> Any:
     """Tokens, rounds and virtual seconds of a run of two tables."""
     pair = Pair(Toy(table(1, verify)), Toy(table(1 if step < 1 else 5, (step,))))
-    tokens, begun = [0], CLOCK()
+    begun = CLOCK()
     settings = Settings(sampling=PLAIN, gamma=gamma, seed=seed)
     drafter = curve([step])
     costs = Costs(Profile(verifier=curve(verify), drafter=drafter), "profile", live=False)
-    schedule = pair.schedule(settings, costs)
     stop = Stop(pair.verifier.tokenizer, n, ignore_eos=True)
-    rounds = list(pair.rounds(tokens, settings, stop, schedule))
-    return tokens, rounds, CLOCK() - begun
+    generation = Session(pair, costs=costs).rounds([0], settings, stop)
+    rounds = list(generation)
+    return generation.generation.tokens, rounds, CLOCK() - begun
 
 
 def test_the_loop_on_virtual_time_gains_what_the_costs_promise() -> None:
@@ -488,7 +489,7 @@ def test_a_plain_round_teaches_a_lookup_for_free() -> None:
     chosen = auto(Profile(verifier=Q4_K_M))
     pair = Pair(Toy(table(1, (1.0,))))
     settings = Settings(draft=("lookup",), gamma="auto")
-    (drafter,) = pair.drafters(settings)
+    (drafter,) = Session(pair).drafters(settings)
     text = [0, 1, 2, 3, 0, 1, 2]
     for _ in range(30):
         plan = chosen.plan(text, [drafter], 8)

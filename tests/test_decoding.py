@@ -8,12 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from specx import Pair, SamplingParams, Settings, Stop, Tally
+from specx import Pair, SamplingParams, Session, Settings, Stop, Tally
 from specx.core.exactness import target_law
 from specx.core.sampling import Distribution, LogitsReader
 from specx.drafters.model import ModelDrafter
 from specx.errors import BackendError, ContextError, LogitsError, UsageError, VocabularyError
 from specx.runtime.backend import LogitsBackend
+from specx.runtime.prefill import prefill
 from specx.runtime.uncached import Uncached
 from specx_backends.toy import Toy, ToyTable
 
@@ -50,17 +51,14 @@ def generate(
     **settings: Any,
 ) -> tuple[list[int], str, Stop, Tally]:
     """Tokens and text after `prompt`, and how it ended; the pair is reset first."""
-    for model in pair.models:
-        model.truncate(0)
-    tokens, tally = list(prompt), Tally()
     stop = Stop(pair.verifier.tokenizer, n, stops=stops, ignore_eos=ignore_eos)
-    pair.prefill(tokens)
-    text = ""
-    for done in pair.rounds(tokens, Settings(**settings), stop):
-        tally.add(done)
-        text += "".join(done.pieces)
-        assert stop.reason or all(model.n_past < len(tokens) for model in pair.models)
-    return tokens[len(prompt) :], text + stop.finish(), stop, tally
+    with Session(pair) as session:
+        rounds = session.rounds(prompt, Settings(**settings), stop)
+        tokens = rounds.generation.tokens
+        for _ in rounds:
+            assert stop.reason or all(model.n_past < len(tokens) for model in pair.models)
+    result = rounds.result
+    return result.tokens, result.text, stop, result.tally
 
 
 @pytest.mark.parametrize("gamma", [0, 1, 3, 8])
@@ -166,11 +164,9 @@ def test_drafts_go_on_past_end_tokens_that_are_ignored(draft: str) -> None:
         tokens = [2, 3, 1, 2, 3, 1, 2, 3]  # an end token comes next
         stop = Stop(pair.verifier.tokenizer, 40, ignore_eos=ignore_eos)
         settings = Settings(sampling=GREEDY, gamma=5, draft=(draft,))
-        drafts = [done.draft for done in pair.rounds(tokens, settings, stop)]
+        drafts = [done.draft for done in Session(pair).rounds(tokens, settings, stop)]
         assert max(len(draft.ids) for draft in drafts) == longest
         assert {one.ended for one in drafts} == ({""} if ignore_eos else {"end token"})
-        pair.drafter.truncate(0)  # type: ignore[union-attr]
-        pair.verifier.truncate(0)
 
 
 @pytest.mark.parametrize("first", [0, 3])
@@ -213,14 +209,14 @@ def test_full_contexts(n_ctx: int, draft_ctx: int) -> None:
 
 def test_a_prompt_longer_than_the_context_is_refused() -> None:
     with pytest.raises(ContextError, match="prompt has 5 tokens and the context .* holds 4"):
-        Pair(Toy(cycle(), n_ctx=4)).prefill([0, 2, 3, 4, 5])
+        Session(Pair(Toy(cycle(), n_ctx=4))).generate([0, 2, 3, 4, 5])
 
 
 def test_prefill_reports_and_leaves_the_last_token() -> None:
     seen: list[int] = []
-    pair = Pair(Toy(cycle()))
-    pair.prefill([0, 2, 3, 4, 5, 2], size=2, report=seen.append)
-    assert (seen, pair.verifier.n_past) == ([2, 4, 5], 5)
+    model = Toy(cycle())
+    prefill(model, [0, 2, 3, 4, 5, 2], size=2, report=seen.append)
+    assert (seen, model.n_past) == ([2, 4, 5], 5)
 
 
 def test_times_come_from_the_models_clock() -> None:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from specx import LoadOptions, LogitsBackend, Pair, SamplingParams, Settings, Stop, get_backend
+from specx import LoadOptions, LogitsBackend, Pair, SamplingParams, Session, Settings, get_backend
 from specx.verify.audit import fresh_logits
 
 ROOT = Path(__file__).parent.parent
@@ -99,14 +99,10 @@ def test_half_its_completions_are_python(verifier: LogitsBackend, drafter: Logit
 
 def write(pair: Pair, prompt: str, seed: int) -> str:
     """A prompt and its completion, trimmed to the last whole line where the length cut it."""
-    for model in pair.models:
-        model.truncate(0)
-    tokens = pair.verifier.tokenizer.encode(prompt, add_special=True, parse_special=False)
-    pair.prefill(tokens)
-    stop = Stop(pair.verifier.tokenizer, 128)
-    rounds = pair.rounds(tokens, Settings(seed=seed), stop)
-    text = prompt + "".join(piece for done in rounds for piece in done.pieces)
-    return text if stop.reason == "eos" else text[: text.rindex("\n") + 1]
+    with Session(pair, defaults=Settings()) as session:
+        result = session.generate(prompt, max_tokens=128, seed=seed, raw=True)
+    text = prompt + result.text
+    return text if result.stop_reason == "eos" else text[: text.rindex("\n") + 1]
 
 
 def parses(text: str) -> bool:
@@ -160,11 +156,6 @@ def test_greedy_text_is_the_verifiers_own(verifier: LogitsBackend, drafter: Logi
     greedy = Settings(sampling=SamplingParams(temperature=0))
     texts = []
     for pair in (Pair(verifier), Pair(verifier, drafter)):
-        for model in pair.models:
-            model.truncate(0)
-        tokens = verifier.tokenizer.encode("class Stack:\n", add_special=True, parse_special=False)
-        pair.prefill(tokens)
-        for _ in pair.rounds(tokens, greedy, Stop(verifier.tokenizer, 64)):
-            pass
-        texts.append(tokens)
+        with Session(pair, defaults=greedy) as session:
+            texts.append(session.generate("class Stack:\n", max_tokens=64).tokens)
     assert texts[0] == texts[1]

@@ -11,16 +11,18 @@ import numpy as np
 import pytest
 from worlds import Stub, curve, stairs
 
-from specx import Pair, SamplingParams, Settings, Stop
+from specx import Pair, SamplingParams, Session, Settings, Stop
 from specx.core.sampling import LogitsReader
-from specx.drafters.base import ModelDrafter, Outlook
+from specx.drafters.base import Outlook
 from specx.drafters.lookup import LookupDrafter
+from specx.drafters.model import ModelDrafter
 from specx.errors import UsageError
 from specx.schedule import (
     Costs,
     EarlyStop,
     Fixed,
     Replay,
+    Schedule,
     Step,
     Traced,
     read_steps,
@@ -278,13 +280,15 @@ def test_a_replay_writes_the_text_again(tmp_path: Path) -> None:
     for replayed in (False, True):
         pair = Pair(toy(1), toy(2))
         costs = Costs(Profile(verifier=verifier, drafter=curve([0.1])), "profile", live=False)
-        schedule: Any = Traced(pair.schedule(settings, costs), steps.append)
-        if replayed:
-            schedule = Replay(read_steps(path))
-        tokens = [0, 1, 2, 0, 1, 2]
+
+        def schedule(chosen: Schedule, replayed: bool = replayed) -> Schedule:
+            return Replay(read_steps(path)) if replayed else Traced(chosen, steps.append)
+
         stop = Stop(pair.verifier.tokenizer, 60)
-        rounds = list(pair.rounds(tokens, settings, stop, schedule))
-        texts.append((tokens, [(r.drafter, len(r.draft.ids)) for r in rounds]))
+        session = Session(pair, costs=costs)
+        rounds = session.rounds([0, 1, 2, 0, 1, 2], settings, stop, schedule=schedule)
+        drafts = [(r.drafter, len(r.draft.ids)) for r in rounds]
+        texts.append((rounds.generation.tokens, drafts))
         path.write_text("".join(map(write_step, steps)))
     assert texts[0] == texts[1]
     assert len({gamma for _, gamma in texts[0][1]}) > 1
@@ -372,4 +376,4 @@ def test_settings_say_what_is_wrong_with_drafters() -> None:
     with pytest.raises(UsageError, match="draft is 'guess'; give model or lookup"):
         Settings(draft=("guess",))
     with pytest.raises(UsageError, match="drafting with a model needs one"):
-        Pair(toy(1)).drafters(Settings(draft=("model",)))
+        Session(Pair(toy(1))).drafters(Settings(draft=("model",)))

@@ -17,8 +17,9 @@ import jsonschema
 import numpy as np
 import pytest
 from hypothesis import strategies as st
+from traces import traced
 
-from specx import RULES, Block, LoadOptions, Pair, SamplingParams, Settings, Stop, Tally
+from specx import RULES, Block, LoadOptions, Pair, SamplingParams, Session, Settings, Stop, Tally
 from specx import get_backend as backend_named
 from specx.cli import main
 from specx.core.sampling import Distribution, LogitsReader
@@ -27,13 +28,12 @@ from specx.records.trace import (
     RoundRecord,
     Trace,
     TraceWriter,
-    header_for,
     read_trace,
     read_traces,
     replayed_acceptance,
-    summary_of,
     uncertainty,
 )
+from specx.runtime.prefill import prefill
 from specx.session.decoding import Round
 from specx_backends.toy import Toy, ToyFactory, ToyTable
 
@@ -66,17 +66,8 @@ def generate(
     pair: Pair, path: Path, settings: Settings, n: int = 40, prompt: tuple[int, ...] = (0,)
 ) -> Tally:
     """A traced generation of `n` tokens; the pair is reset first."""
-    for model in pair.models:
-        model.truncate(0)
-    tokens, tally, stop = list(prompt), Tally(), Stop(pair.verifier.tokenizer, n)
     with TraceWriter(path) as trace:
-        trace.begin(header_for(pair, settings, tokens, "<s>"), pair.verifier.tokenizer)
-        pair.prefill(tokens)
-        for done in pair.rounds(tokens, settings, stop, keep_logits=True):
-            tally.add(done)
-            trace.round(done)
-        trace.end(summary_of(tally, stop.reason, rest=stop.finish()))
-    return tally
+        return traced(pair, trace, settings, n, list(prompt), "<s>").tally
 
 
 def lines(path: Path) -> list[dict[str, Any]]:
@@ -185,7 +176,8 @@ def rerun(pair: Pair, trace: Trace) -> Iterator[tuple[RoundRecord, Block]]:
         model.truncate(0)
     params = SamplingParams(**trace.header.sampling)
     tokens = list(trace.header.prompt_ids)
-    pair.prefill(tokens)
+    for model in pair.models:
+        prefill(model, tokens)
     draft_reader = LogitsReader(drafter.name, params, pair._masked_draft)
     for done in trace.rounds:
         ids = [token.id for token in done.draft]
@@ -300,7 +292,7 @@ def test_greedy_has_no_tempered_entropy_and_one_choice_no_margin() -> None:
 def test_logits_are_kept_only_where_asked_for(keep: bool) -> None:
     pair, tokens = toy_pair(), [0]
     stop = Stop(pair.verifier.tokenizer, 6)
-    for done in pair.rounds(tokens, SETTINGS[0], stop, keep_logits=keep):
+    for done in Session(pair).rounds(tokens, SETTINGS[0], stop, keep_logits=keep):
         rows = [*done.target, *done.draft.distributions]
         assert {chances.logits is not None for chances in rows} == {keep}
 
@@ -317,9 +309,7 @@ def test_one_file_holds_several_generations(tmp_path: Path) -> None:
     path, pair = tmp_path / "a.jsonl", toy_pair()
     with TraceWriter(path, argv=["specx"]) as trace:
         for seed in (1, 2):
-            header = header_for(pair, Settings(seed=seed), [0], "", labels={"seed": seed})
-            trace.begin(header, pair.verifier.tokenizer)
-            trace.end(summary_of(Tally(), "length"))
+            traced(pair, trace, Settings(seed=seed), 0, labels={"seed": seed})
     assert [found.header.labels for found in read_traces(path)] == [{"seed": 1}, {"seed": 2}]
     with pytest.raises(UsageError, match="2 generations.*read_traces"):
         read_trace(path)
@@ -440,7 +430,7 @@ def test_odd_text_comes_back_as_it_was(tmp_path: Path) -> None:
     path, pair = tmp_path / "a.jsonl", toy_pair()
     odd = "</script>\u2028\x1b[31m \x00 \U0001f600 \u202eabc \r\n \udc80"
     with TraceWriter(path, argv=[odd]) as trace:
-        trace.begin(header_for(pair, Settings(), [0], odd), pair.verifier.tokenizer)
+        traced(pair, trace, Settings(), 0, prompt=odd)
     found = read_trace(path)
     assert (found.header.prompt, found.start.argv) == (odd, [odd])
 

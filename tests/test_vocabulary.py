@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from enumeration import EveryWay
 
-from specx import Pair, SamplingParams, Settings, Stop
+from specx import Pair, SamplingParams, Session, Settings, Stop
 from specx.core.exactness import target_law, total_variation
 from specx.core.rules import RULES
 from specx.core.sampling import Distribution, LogitsReader, distribution
@@ -93,13 +93,12 @@ def test_a_comparison_bears_no_difference() -> None:
 def test_a_pair_with_a_renamed_token_runs_and_never_drafts_it() -> None:
     with pytest.warns(UserWarning, match="never drafted"):
         pair = Pair(control("<end>"), control("<stop>"))
-    tokens = [0, 2, 1]
-    pair.prefill(tokens)
     stop = Stop(pair.verifier.tokenizer, 200)
-    rounds = list(pair.rounds(tokens, Settings(sampling=PLAIN), stop))
+    generation = Session(pair).rounds([0, 2, 1], Settings(sampling=PLAIN), stop)
+    rounds = list(generation)
     assert all(2 not in done.draft.ids for done in rounds)
     assert all(row.prob(2) == 0 for done in rounds for row in done.draft.distributions)
-    assert 2 in tokens[3:]  # the verifier writes it all the same
+    assert 2 in generation.result.tokens  # the verifier writes it all the same
 
 
 @pytest.mark.parametrize("wrong", [3, -1])
@@ -108,14 +107,14 @@ def test_a_prompt_with_an_id_that_the_verifier_lacks_is_refused(wrong: int) -> N
     with pytest.raises(
         UsageError, match=rf"tokens\[1\] is {wrong}; it must be a whole number, 0 to 2"
     ):
-        pair.prefill([0, wrong, 1])
+        Session(pair).rounds([0, wrong, 1], Settings(), Stop(pair.verifier.tokenizer, 1))
     assert pair.verifier.n_past == 0
 
 
 def test_an_id_that_only_the_drafter_lacks_may_stand_in_a_prompt() -> None:
     pair = Pair(control("<end>", extra=("c",)), control("<end>"))
-    pair.prefill([0, 3, 1])
-    assert [model.n_past for model in pair.models] == [2, 2]
+    Session(pair).generate([0, 3, 1], max_tokens=1)
+    assert [model.n_past for model in pair.models] == [3, 2]
 
 
 # The distribution of the text, enumerated

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from specx import Pair, SamplingParams, Settings, Stop, Tally
+from specx import Observer, Pair, Result, SamplingParams, Session, Settings, Stop
 from specx.records.trace import TraceWriter, header_for, summary_of
+from specx.session.decoding import Round
+from specx.session.generation import Generation
 from specx_backends.toy import Toy, ToyTable
 
 NASTY = (
@@ -41,12 +46,42 @@ def write_trace(
     """The trace of a toy pair that writes `words`; returns `path`."""
     pair = Pair(*toys(words)[: 1 + draft])
     settings = Settings(sampling=SamplingParams(temperature=1, top_p=1), seed=1)
-    tokens, tally, stop = [0], Tally(), Stop(pair.verifier.tokenizer, n)
     with TraceWriter(path, argv=["specx", "run"]) as trace:
-        trace.begin(header_for(pair, settings, tokens, prompt), pair.verifier.tokenizer)
-        for done in pair.rounds(tokens, settings, stop, keep_logits=True):
-            tally.add(done)
-            trace.round(done)
-        tally.total = sum(vars(tally.times).values()) + 0.125
-        trace.end(summary_of(tally, stop.reason, rest=stop.finish()))
+        traced(pair, trace, settings, n, prompt=prompt)
     return path
+
+
+def traced(
+    pair: Pair,
+    trace: TraceWriter,
+    settings: Settings,
+    n: int,
+    tokens: Sequence[int] = (0,),
+    prompt: str = "",
+    labels: Mapping[str, Any] | None = None,
+) -> Result:
+    """A generation of a new session, written to `trace`."""
+    tracing = Tracing(trace, prompt, labels or {})
+    with Session(pair) as session:
+        stop = Stop(pair.verifier.tokenizer, n)
+        rounds = session.rounds(tokens, settings, stop, [tracing], keep_logits=True)
+        for _ in rounds:
+            pass
+    return rounds.result
+
+
+@dataclass
+class Tracing(Observer):
+    trace: TraceWriter
+    prompt: str
+    labels: Mapping[str, Any]
+
+    def begin(self, generation: Generation) -> None:
+        header = header_for(generation, self.prompt, labels=self.labels)
+        self.trace.begin(header, generation.pair.verifier.tokenizer)
+
+    def round(self, done: Round) -> None:
+        self.trace.round(done)
+
+    def end(self, result: Result) -> None:
+        self.trace.end(summary_of(result))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from specx import LogitsBackend, Pair, SamplingParams, Settings, Stop
+from specx import LogitsBackend, Pair, SamplingParams, Session, Settings, Stop
 from specx.session.chat import encode_chat
 from specx.verify.audit import batch_deviation, fresh_logits, top_two_gap
 
@@ -23,15 +23,14 @@ def encode(model: LogitsBackend, prompt: str) -> list[int]:
 
 def write(pair: Pair, prompt: list[int], ignore_eos: bool = False) -> tuple[list[int], int]:
     """Greedy tokens after `prompt`, and how many drafts were rejected in part."""
-    for model in pair.models:
-        model.truncate(0)
-    tokens, rejected = list(prompt), 0
-    pair.prefill(tokens)
+    rejected = 0
     settings = Settings(sampling=SamplingParams(temperature=0), gamma=GAMMA)
     stop = Stop(pair.verifier.tokenizer, N_TOKENS, ignore_eos=ignore_eos)
-    for done in pair.rounds(tokens, settings, stop):
-        rejected += done.verdict.n_accepted < len(done.draft.ids)
-    return tokens[len(prompt) :], rejected
+    with Session(pair) as session:
+        rounds = session.rounds(prompt, settings, stop)
+        for done in rounds:
+            rejected += done.verdict.n_accepted < len(done.draft.ids)
+    return rounds.result.tokens, rejected
 
 
 def plain_texts(

@@ -29,9 +29,9 @@ from specx.core.exactness import Law, Table, target_law, total_variation
 from specx.core.sampling import SamplingParams, distribution
 from specx.core.streams import Streams
 from specx.drafters.model import ModelDrafter
-from specx.runtime.prefill import PREFILL_SLICE
+from specx.runtime.prefill import PREFILL_SLICE, prefill
 from specx.schedule import Fixed
-from specx.session.decoding import Round, Stop, prefill, speculate
+from specx.session.decoding import Round, Stop, speculate
 from specx.verify import Bench, enumerated_round
 from specx.verify.audit import batch_deviation
 from specx.verify.chisquare import chi_square

@@ -1,0 +1,543 @@
+"""A session keeps what two texts share, never more, and serves one generation at a time."""
+
+from __future__ import annotations
+
+import gc
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import specx
+from specx import (
+    LoadOptions,
+    Observer,
+    Pair,
+    Result,
+    SamplingParams,
+    Session,
+    Settings,
+    Stop,
+    get_backend,
+)
+from specx.errors import BackendError, ContextError, UsageError
+from specx.runtime.backend import LogitsBackend, Rollback
+from specx.runtime.uncached import Uncached
+from specx.session.decoding import Round
+from specx.session.generation import Generation
+from specx_backends.toy import Toy, ToyTable
+
+TABLE = ToyTable(tokens=("<s>", "a", "b"), rows={(): (0.0, 0.5, 0.5)}, bos="<s>")
+PLAIN = SamplingParams(temperature=1, top_p=1)
+IN_USE = "toy:table is in use by another session"
+
+
+def table(seed: int, **more: Any) -> ToyTable:
+    """Two tokens decide the next: a wrong token in a cache changes the text."""
+    rng = np.random.default_rng(seed)
+    contexts = [(), *((a,) for a in range(4)), *((a, b) for a in range(4) for b in range(4))]
+    rows = {context: rng.dirichlet(np.ones(4)).tolist() for context in contexts}
+    return ToyTable(tokens=("a", "b", "c", "d"), rows=rows, **more)
+
+
+def toys(rollback: Rollback) -> Pair:
+    if rollback == "none":
+        return Pair(Toy(table(1, rollback=rollback)))
+    return Pair(Toy(table(1, rollback=rollback)), Toy(table(2, rollback=rollback)))
+
+
+def demo(backend: str, verifier: Path, drafter: Path) -> Pair:
+    options = LoadOptions(threads=1, n_ctx=512)
+    load = get_backend(backend).load
+    return Pair(load(str(verifier), options), load(str(drafter), options))
+
+
+KINDS = ["native", "checkpoint", "none", "llamacpp", "hf", "mamba"]
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def pairs(
+    request: pytest.FixtureRequest,
+    demo_verifier: Path,
+    demo_drafter: Path,
+    tiny_folders: Callable[[str], Path],
+) -> Iterator[tuple[Pair, Pair]]:
+    """Two pairs of equal models: for the session under test, and for fresh ones."""
+    kind = request.param
+    if kind in ("hf", "mamba"):
+        pytest.importorskip("torch")
+    if kind == "mamba":
+        folder, load = str(tiny_folders("mamba")), get_backend("hf").load
+        two = [Pair(load(folder, LoadOptions(n_ctx=512, dtype="float32"))) for _ in range(2)]
+    elif kind in ("llamacpp", "hf"):
+        two = [demo(kind, demo_verifier, demo_drafter) for _ in range(2)]
+    else:
+        two = [toys(kind) for _ in range(2)]
+    yield two[0], two[1]
+    for pair in two:
+        pair.close()
+
+
+def settings(pair: Pair, seed: int, gamma: Any = 3) -> Settings:
+    return Settings(sampling=PLAIN, gamma=gamma if pair.drafter else 4, seed=seed)
+
+
+def write(
+    session: Session, tokens: Sequence[int], chosen: Settings, n: int = 12, **more: Any
+) -> Result:
+    stop = Stop(session.pair.verifier.tokenizer, n, ignore_eos=True)
+    rounds = session.rounds(tokens, chosen, stop, **more)
+    for _ in rounds:
+        pass
+    return rounds.result
+
+
+def fresh_logits(model: LogitsBackend, tokens: Sequence[int]) -> Any:
+    """After `tokens`, fed one by one to an empty cache."""
+    model.truncate(0)
+    for token in tokens:
+        row = model.forward([token])
+    return row
+
+
+def words(pair: Pair, n: int, seed: int = 0) -> list[int]:
+    most = min(pair.verifier.n_vocab, 300)
+    ids: list[int] = np.random.default_rng(seed).integers(most // 2, most, n).tolist()
+    return ids
+
+
+# What the caches keep
+
+
+def test_a_second_prompt_does_not_continue_the_first_ones_cache() -> None:
+    """Cache b b c, prompt b b a: once the text that followed was the first prompt's."""
+    warm = Session(toys("native"))
+    write(warm, [1, 1, 2], Settings(sampling=PLAIN, seed=1))
+    fresh = Session(toys("native"))
+    chosen = Settings(sampling=PLAIN, seed=2)
+    assert write(warm, [1, 1, 0], chosen).tokens == write(fresh, [1, 1, 0], chosen).tokens
+
+
+SECOND: dict[str, Callable[[list[int], list[int]], list[int]]] = {
+    "nothing in common": lambda first, text: [first[0] - 1, *first[1:]],
+    "some": lambda first, text: [*first[:3], first[3] - 1, *first[4:]],
+    "all": lambda first, text: list(first),
+    "all of the text": lambda first, text: [*first, *text],
+    "all, and more": lambda first, text: [*first, *text, first[2], first[4]],
+    "a part of the text": lambda first, text: [*first, *text[:4]],
+    "less": lambda first, text: first[:4],
+    "one token": lambda first, text: first[:1],
+}
+
+
+@pytest.mark.parametrize("second", SECOND)
+def test_a_second_prompt_reads_only_what_the_cache_lacks(
+    pairs: tuple[Pair, Pair], second: str
+) -> None:
+    """Fed token by token, so that both sessions make their logits in equal chunks."""
+    first = words(pairs[0], 6)
+    with Session(pairs[0]) as warm:
+        chosen = Settings(sampling=PLAIN, seed=1, gamma=0)
+        text = write(warm, first, chosen, size=1).tokens
+        tokens, held_before = SECOND[second](first, text), warm.pair.verifier.n_past
+        again = write(warm, tokens, chosen, size=1)
+        held = warm.pair.verifier.n_past
+        assert held == len(tokens) + len(again.tokens) - 1
+        common = common_prefix([*first, *text], tokens)
+        if warm.pair.verifier.rollback == "native":
+            assert again.n_reused == min(common, len(first) + len(text) - 1, len(tokens) - 1)
+        elif warm.pair.verifier.rollback == "none" and common < held_before:
+            assert again.n_reused == 0
+        row = warm.pair.verifier.forward(again.tokens[-1:])
+    with Session(pairs[1]) as fresh:
+        assert again.tokens == write(fresh, tokens, chosen, size=1).tokens
+    expected = fresh_logits(pairs[1].verifier, [*tokens, *again.tokens])
+    if pairs[0].verifier.name.startswith("hf:"):
+        assert np.allclose(row, expected, atol=2e-3)
+    else:
+        assert np.array_equal(row, expected)
+
+
+def common_prefix(one: Sequence[int], other: Sequence[int]) -> int:
+    return next((i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b),
+                min(len(one), len(other)))  # fmt: skip
+
+
+def test_fifty_turns_end_as_fresh_sessions_would(pairs: tuple[Pair, Pair]) -> None:
+    """Prompts that go on, go back, or begin anew; drafts of changing length; some broken off."""
+    rng = np.random.default_rng(5)
+    warm, text = Session(pairs[0]), words(pairs[0], 4)
+    verifier = pairs[0].verifier
+    tolerance = 0 if verifier.name.startswith("toy:") else 2e-2
+    for turn in range(50):
+        chosen = settings(pairs[0], turn, gamma=int(rng.integers(0, 6)))
+        stop = Stop(verifier.tokenizer, int(rng.integers(1, 10)), ignore_eos=True)
+        rounds = warm.rounds(text, chosen, stop)
+        for _ in range(int(rng.integers(1, 8))):
+            next(rounds, None)
+        rounds.close()
+        text = text + rounds.result.tokens
+        assert verifier.n_past < len(text)
+        row = verifier.forward(text[verifier.n_past :])
+        expected = fresh_logits(pairs[1].verifier, text)
+        assert np.allclose(row, expected, atol=tolerance, rtol=0), turn
+        way = rng.integers(0, 4)
+        if way == 0 or len(text) > 100:
+            text = text[: int(rng.integers(1, len(text)))]
+        elif way == 1:
+            text = words(pairs[0], int(rng.integers(1, 8)), turn)
+        text = text + words(pairs[0], int(rng.integers(0, 3)), turn)
+    warm.close()
+
+
+def test_a_draft_model_that_was_restarted_reads_the_next_text_whole() -> None:
+    pair = toys("native")
+    session = Session(pair)
+    write(session, [0, 1, 2, 3] * 5, Settings(sampling=PLAIN, seed=1))
+    (drafter,) = session.drafters(Settings())
+    drafter.restart(16)
+    result = write(session, [0, 1, 2, 3] * 5, Settings(sampling=PLAIN, seed=1))
+    with Session(toys("native")) as fresh:
+        expected = write(fresh, [0, 1, 2, 3] * 5, Settings(sampling=PLAIN, seed=1))
+    assert (result.tokens, result.alpha) == (expected.tokens, expected.alpha)
+    assert drafter.n_past <= 20 + len(result.tokens)
+
+
+def test_a_lookup_forgets_a_text_that_is_not_continued() -> None:
+    chosen = Settings(sampling=SamplingParams(temperature=0), draft=("lookup",), gamma=4)
+    first, second = [0, 1, 2, 3] * 6, [3, 2, 1, 0] * 8
+    warm, fresh = Session(toys("native")), Session(toys("native"))
+    write(warm, first, chosen)
+    one, other = write(warm, second, chosen), write(fresh, second, chosen)
+    assert (one.tokens, one.tally.proposed) == (other.tokens, other.tally.proposed)
+
+
+def test_what_auto_learned_stays() -> None:
+    session = Session(toys("native"))
+    chosen = Settings(sampling=PLAIN, gamma="auto", seed=1)
+    write(session, [0], chosen, n=100)
+    learned = session._autos[False]
+    write(session, [1], chosen, n=10)
+    assert session._autos[False] is learned
+
+
+# A generation that is left
+
+
+class Failing(Observer):
+    """Raises `error` when `phase` is reached."""
+
+    def __init__(self, phase: str, error: BaseException) -> None:
+        self.phase, self.error, self.ended = phase, error, 0
+
+    def _reach(self, phase: str) -> None:
+        if phase == self.phase:
+            raise self.error
+
+    def begin(self, generation: Generation) -> None:
+        self._reach("begin")
+
+    def fed(self, n_tokens: int) -> None:
+        self._reach("fed")
+
+    def prefilled(self) -> None:
+        self._reach("prefilled")
+
+    def round(self, done: Round) -> None:
+        self._reach("round")
+
+    def end(self, result: Result) -> None:
+        self.ended += 1
+        self._reach("end")
+
+
+@pytest.mark.parametrize("phase", ["begin", "fed", "prefilled", "round", "end"])
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), BackendError("it failed"), OSError("pipe")])
+def test_an_error_in_any_phase_leaves_the_session_right(
+    pairs: tuple[Pair, Pair], phase: str, error: BaseException
+) -> None:
+    failing, other = Failing(phase, error), Failing("never", error)
+    with Session(pairs[0]) as warm, Session(pairs[1]) as fresh:
+        write(warm, words(pairs[0], 5, 1), settings(pairs[0], 1), size=1)
+        with pytest.raises(type(error)):
+            write(warm, words(pairs[0], 5), settings(pairs[0], 2), observers=[other, failing])
+        assert (other.ended, failing.ended) == (1, phase != "begin")
+        tokens = [*words(pairs[0], 5), *words(pairs[0], 2, 3)]
+        chosen = Settings(sampling=PLAIN, seed=3, gamma=0)
+        texts = [write(session, tokens, chosen, size=1).tokens for session in (warm, fresh)]
+        assert texts[0] == texts[1]
+
+
+class Interrupted(Toy):
+    """Ctrl-C strikes within a call, after the tokens were taken in."""
+
+    strikes = 0
+
+    def forward(self, tokens: Sequence[int], n_logits: int = 1) -> Any:
+        rows = super().forward(tokens, n_logits)
+        self.strikes -= 1
+        if self.strikes == 0:
+            raise KeyboardInterrupt
+        return rows
+
+
+@pytest.mark.parametrize("strike", range(1, 12))
+@pytest.mark.parametrize("side", ["verifier", "drafter"])
+def test_ctrl_c_within_a_pass_leaves_the_session_right(strike: int, side: str) -> None:
+    pair = Pair(Interrupted(table(1)), Interrupted(table(2)))
+    getattr(pair, side).strikes = strike
+    session, chosen = Session(pair), Settings(sampling=PLAIN, seed=3, gamma=3)
+    with pytest.raises(KeyboardInterrupt):  # noqa: PT012 - in one of them
+        for _ in range(4):
+            write(session, [0, 1, 2, 3], chosen)
+    tokens = [0, 1, 2, 3, 1, 1]
+    expected = write(Session(toys("native")), tokens, chosen)
+    found = write(session, tokens, chosen)
+    assert (found.tokens, found.alpha) == (expected.tokens, expected.alpha)
+
+
+def test_a_generation_that_was_left_says_so() -> None:
+    session = Session(toys("native"))
+    seen = Failing("never", OSError())
+    stop = Stop(session.pair.verifier.tokenizer, 50)
+    for _ in session.rounds([0], Settings(sampling=PLAIN), stop, [seen]):
+        break
+    assert (stop.reason, seen.ended) == ("interrupted", 1)
+
+
+# One at a time
+
+
+@pytest.fixture
+def pair() -> Pair:
+    return Pair(Toy(TABLE), Toy(TABLE))
+
+
+def begin(session: Session, n: int = 8) -> Any:
+    stop = Stop(session.pair.verifier.tokenizer, n)
+    return session.rounds([0], Settings(gamma=2), stop)
+
+
+@pytest.mark.parametrize("wrap", [lambda model: model, Uncached])
+def test_two_sessions_on_one_model_are_refused(pair: Pair, wrap: Callable[[Toy], Any]) -> None:
+    first = Session(pair)
+    with pytest.raises(BackendError, match=IN_USE):
+        Session(Pair(wrap(pair.verifier)))  # type: ignore[arg-type]
+    first.close()
+    assert isinstance(next(begin(Session(Pair(wrap(pair.verifier))))), Round)  # type: ignore[arg-type]
+
+
+def test_a_session_that_was_refused_holds_no_model(pair: Pair) -> None:
+    other = Toy(TABLE)
+    first = Session(pair)
+    with pytest.raises(BackendError, match=IN_USE):
+        Session(Pair(other, pair.drafter))
+    gc.collect()
+    assert isinstance(next(begin(Session(Pair(other)))), Round)
+    first.close()
+
+
+def test_a_forgotten_session_holds_nothing(pair: Pair) -> None:
+    for _ in begin(Session(pair)):
+        break
+    gc.collect()
+    assert isinstance(next(begin(Session(pair))), Round)
+
+
+def test_a_later_generation_ends_the_earlier_one(pair: Pair) -> None:
+    session = Session(pair)
+    first = begin(session)
+    next(first)
+    assert len(list(begin(session))) > 0
+    assert next(first, None) is None
+    assert first.result.stop_reason == "interrupted"
+
+
+def test_a_generation_within_another_is_refused(pair: Pair) -> None:
+    session = Session(pair)
+
+    class Nested(Observer):
+        def round(self, done: Round) -> None:
+            next(begin(session))
+
+    stop = Stop(pair.verifier.tokenizer, 8)
+    with pytest.raises(BackendError, match="is generating for another thread or caller"):
+        next(session.rounds([0], Settings(gamma=2), stop, [Nested()]))
+
+
+def test_of_threads_one_gets_the_session_and_the_others_are_told(pair: Pair) -> None:
+    session, inside, done = Session(pair), threading.Event(), threading.Event()
+    told: list[str] = []
+
+    class Slow(Observer):
+        def round(self, _: Round) -> None:
+            inside.set()
+            assert done.wait(30)
+
+    def first() -> None:
+        stop = Stop(pair.verifier.tokenizer, 8)
+        for _ in session.rounds([0], Settings(gamma=2), stop, [Slow()]):
+            pass
+
+    def later() -> None:
+        try:
+            next(begin(session))
+        except BackendError as error:
+            told.append(str(error))
+
+    threads = [threading.Thread(target=first), *(threading.Thread(target=later) for _ in range(3))]
+    threads[0].start()
+    assert inside.wait(30)
+    for thread in threads[1:]:
+        thread.start()
+    for thread in threads[1:]:
+        thread.join(30)
+    done.set()
+    threads[0].join(30)
+    assert len(told) == 3
+    assert all("is generating for another thread" in text for text in told)
+
+
+def test_a_closed_session_is_refused(pair: Pair) -> None:
+    with Session(pair) as session:
+        pass
+    with pytest.raises(BackendError, match="the session was closed"):
+        session.generate([0])
+
+
+def test_one_model_cannot_be_both_verifier_and_drafter() -> None:
+    model = Toy(TABLE)
+    for drafter in (model, Uncached(model)):
+        with pytest.raises(UsageError, match="toy:table is both verifier and drafter"):
+            Pair(model, drafter)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "words"),
+    [
+        ([], "tokens is empty"),
+        ([0, 3], r"tokens\[1\] is 3; .*0 to 2"),
+        ([0, -1], r"tokens\[1\] is -1"),
+        ([0, 1.0], r"tokens\[1\] is 1.0"),
+        (["a"], r"tokens\[0\] is 'a'"),
+        ([True], r"tokens\[0\] is True"),
+    ],
+)
+def test_tokens_of_another_kind_are_refused_by_name(tokens: Any, words: str, pair: Pair) -> None:
+    with pytest.raises(UsageError, match=words):
+        Session(pair).rounds(tokens, Settings(), Stop(pair.verifier.tokenizer, 1))
+
+
+# The front door
+
+
+def test_ten_lines_write_a_text(capsys: pytest.CaptureFixture[str]) -> None:
+    with specx.load() as session:
+        result = session.generate("def fibonacci(n):", max_tokens=24, seed=1)
+        stream = session.stream("def fibonacci(n):", max_tokens=24, seed=1)
+        pieces = list(stream)
+    assert "".join(pieces) == stream.result.text == result.text
+    assert len(pieces) > 1
+    assert (result.n_tokens, result.stop_reason) == (24, "length")
+    assert 0 < (result.alpha or 0) <= 1
+    assert stream.result.n_reused > 0
+
+
+def test_a_drawn_seed_is_told_and_repeats_the_text() -> None:
+    session = Session(toys("native"), defaults=Settings(sampling=PLAIN))
+    one = session.generate([0, 1], max_tokens=20)
+    again = session.generate([0, 1], max_tokens=20, seed=one.settings.seed)
+    other = session.generate([0, 1], max_tokens=20)
+    assert one.tokens == again.tokens != other.tokens
+
+
+def test_options_change_the_defaults_for_one_text() -> None:
+    session = Session(toys("native"), defaults=Settings(sampling=PLAIN))
+    greedy = session.generate([0], temperature=0, gamma=2, rule="token", stop="ba", max_tokens=30)
+    assert greedy.settings.sampling.greedy
+    assert (greedy.settings.gamma, greedy.settings.rule) == (2, "token")
+    assert "ba" not in greedy.text
+    assert session.generate([0], max_tokens=1).settings.sampling == PLAIN
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"temprature": 1}, "unknown option 'temprature'; known: .*temperature"),
+        ({"max_tokens": -1}, "max_tokens is -1; it must be a whole number"),
+        ({"temperature": -1.0}, "temperature"),
+        ({"seed": -1}, "seed is -1"),
+        ({"gamma": "many"}, "gamma is 'many'"),
+    ],
+)
+def test_options_that_do_not_exist_are_refused_by_name(
+    options: dict[str, Any], words: str, pair: Pair
+) -> None:
+    with pytest.raises(UsageError, match=words):
+        Session(pair).generate([0], **options)
+
+
+def test_messages_go_through_the_chat_template() -> None:
+    template = "{% for m in messages %}{{ m.content }}{% endfor %}d"
+    models = [Toy(table(seed, chat_template=template)) for seed in (1, 2)]
+    session = Session(Pair(*models))
+    asked: Any = [{"role": "user", "content": "ab"}, {"role": "user", "content": "c"}]
+    assert session.generate(asked, max_tokens=1).n_prompt == 4
+    assert session.generate("ab", max_tokens=1).n_prompt == 3
+    assert session.generate("ab", max_tokens=1, raw=True).n_prompt == 2
+
+
+def test_loading_refuses_what_it_does_not_know() -> None:
+    with pytest.raises(UsageError, match="unknown option 'context'; known: .*n_ctx"):
+        specx.load(context=5)
+    with pytest.raises(UsageError, match="draft is d.gguf, which needs a verifier"):
+        specx.load(draft="d.gguf")
+
+
+def test_a_prompt_longer_than_the_context_says_so_and_leaves_the_session_right() -> None:
+    session = Session(Pair(Toy(table(1), n_ctx=8)), defaults=Settings(sampling=PLAIN))
+    before = session.generate([0, 1], max_tokens=4, seed=1)
+    with pytest.raises(ContextError, match="prompt has 20 tokens"):
+        session.generate([0, 1] * 10)
+    assert session.generate([0, 1], max_tokens=4, seed=1).tokens == before.tokens
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("gamma", None),
+        ("gamma", "4"),
+        ("gamma", -1),
+        ("gamma", 1.5),
+        ("seed", -1),
+        ("seed", None),
+        ("rule", None),
+        ("rule", "best"),
+        ("sampling", None),
+        ("draft", "model"),
+        ("draft_sampling", 0.5),
+        ("entropy_stop", "0.5"),
+    ],
+)
+def test_settings_of_another_kind_are_refused_by_name(name: str, value: Any) -> None:
+    with pytest.raises(UsageError, match=f"{name}.*{value}"):
+        Settings(**{name: value})
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("n_ctx", "5"), ("threads", 1.5), ("n_batch", True), ("dtype", 16), ("offline", "no")],
+)
+def test_load_options_of_another_kind_are_refused_by_name(name: str, value: Any) -> None:
+    with pytest.raises(UsageError, match=f"{name} is {value!r}"):
+        LoadOptions(**{name: value})
+
+
+@pytest.mark.parametrize("backend", ["toy", "llamacpp", "hf"])
+@pytest.mark.parametrize("model", ["a\0b", "", None, 5, Path("a\0b")])
+def test_what_cannot_be_a_models_name_is_refused(backend: str, model: Any) -> None:
+    with pytest.raises(UsageError, match="model is .*; give the path of a file, or a name"):
+        get_backend(backend).load(model, LoadOptions())
