@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -111,7 +111,7 @@ def test_every_line_follows_the_schema(settings: Settings, tmp_path: Path) -> No
 
 @pytest.mark.parametrize(
     ("place", "key", "value"),
-    [(2, "uniform", 1.0), (2, "chance", -0.1), (1, "rule", "lucky"), (0, "schema", 2)],
+    [(2, "uniform", 1.0), (2, "chance", -0.1), (1, "rule", ""), (0, "schema", 2)],
 )
 def test_the_schema_refuses_what_is_wrong(
     place: int, key: str, value: object, tmp_path: Path
@@ -132,16 +132,15 @@ def test_replaying_a_toy_trace_makes_every_decision_again(
     assert len({n for n, _ in decisions}) > 1 or settings.sampling.greedy
 
 
-@pytest.mark.parametrize("rule", RULES)
-def test_only_block_takes_the_recorded_chances(rule: str, tmp_path: Path) -> None:
-    """The other rules' chances follow from the probabilities, whatever the line says of them."""
+@pytest.mark.parametrize("rule", ["token", "match"])
+def test_recorded_chances_follow_from_the_recorded_probabilities(rule: str, tmp_path: Path) -> None:
+    """Of token and match; block's chances need whole distributions."""
     settings = Settings(rule=rule, sampling=PLAIN, gamma=3, seed=5)
     generate(toy_pair(), tmp_path / "a.jsonl", settings, 200)
-    trace = read_trace(tmp_path / "a.jsonl")
-    for done in trace.rounds:
-        done.draft[:] = [replace(token, chance=0.0) for token in done.draft]
-    decisions = replay(trace)
-    assert ([again for _, again in decisions] == [n for n, _ in decisions]) is (rule != "block")
+    for done in read_trace(tmp_path / "a.jsonl").rounds:
+        for token in done.draft:
+            p, q = token.target_prob, token.draft_prob
+            assert token.chance == (p if rule == "match" else min(p, q) / q)
 
 
 @pytest.mark.parametrize("settings", SETTINGS, ids=names)
@@ -168,7 +167,7 @@ def test_rerunning_the_models_gives_the_probabilities_and_every_last_token(
         assert [token.draft_prob for token in done.draft] == block.draft_probs.tolist()
         assert sum(token.reach for token in done.draft) == pytest.approx(done.expected[rule])
         whole = done.n_accepted == len(done.draft)
-        after = block.target[-1] if whole else RULES[rule].after(block, done.n_accepted)
+        after = RULES[rule](block).next_token(done.n_accepted)
         assert after.draw(done.last.uniform) == done.last.id
         assert done.last.target_prob == block.target[done.n_accepted].prob(done.last.id)
         lost = None if whole else block.draft[done.n_accepted].prob(done.last.id)
@@ -183,7 +182,7 @@ def rerun(pair: Pair, trace: Trace) -> Iterator[tuple[RoundRecord, Block]]:
     verifier, drafter = pair.verifier, pair.drafter
     for model in pair.models:
         model.truncate(0)
-    params = SamplingParams(**trace.header.sampling)
+    params = trace.header.sampling
     tokens = list(trace.header.prompt_ids)
     pair.prefill(tokens)
     draft_reader = LogitsReader(drafter.name, params, pair._masked_draft)

@@ -12,8 +12,9 @@ from typing import Any, TextIO
 import click
 
 from specx.cli.streams import is_terminal
+from specx.core.logits import entropy
 from specx.core.sampling import Distribution
-from specx.records.trace.uncertainty import ENTROPY_STEPS, entropy_level, raw_entropy
+from specx.records.trace.uncertainty import ENTROPY_STEPS, entropy_level
 from specx.session.decoding import Round
 from specx.session.tally import Tally
 from specx.session.text import visible
@@ -96,7 +97,7 @@ class Writer:
 
 
 def _shade(before: Distribution) -> dict[str, Any]:
-    return {} if before.logits is None else SHADES[entropy_level(raw_entropy(before.logits))]
+    return {} if before.logits is None else SHADES[entropy_level(entropy(before.logits))]
 
 
 def _allowed(look: Mapping[str, Any]) -> dict[str, Any]:

@@ -33,6 +33,9 @@ class Draft:
     """The chances it would have given the text's last tokens, read off its catching up."""
     ended: str = ""
     """Why it is shorter than its limit, unless the schedule ended it."""
+    parents: list[int] | None = None
+    """Of a tree: for each token the place in `ids` of the one it follows, -1 for the text's last.
+    None is a path: each token follows the one before it."""
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ from msgspec import Meta
 
 from specx.codec import Chance, Count, Gamma, Number, Rate, Seconds, Uniform
 from specx.core.rules import Verdict
+from specx.core.sampling import SamplingParams
 from specx.drafters.base import Draft
 from specx.errors import UsageError
 from specx.session.decoding import Round, StopReason, Times
@@ -33,7 +34,6 @@ __all__ = [
     "Line",
     "Origin",
     "RoundRecord",
-    "Sampling",
     "SecondsByPart",
     "Summary",
     "SweepArm",
@@ -80,14 +80,13 @@ class DraftToken:
     draft_prob: Drawn
     """Q: the probability that it was drawn with."""
     reach: Chance
-    """The rule's p_i, whose sum over the draft is the rule's expected acceptance: block's carried
-    weight (arXiv 2403.10444), else the chance that this token and all before it pass."""
+    """`Rule.survival`, whose sum over the draft is the rule's expected acceptance."""
     chance: Chance
-    """The rule's h_i: the chance that this token passes its test."""
+    """`Rule.chances`: the chance that this token passes its test."""
     uniform: Uniform
     """The token passes its test while this is below `chance`."""
     tested: bool
-    """Whether its fate was decided; what follows a rejection was not tested."""
+    """True where it was accepted or rejected; what follows a rejection was not tested."""
     accepted: bool
     overlap: Chance
     """sum min(P, Q) over the vocabulary: the chance that a draft here passes rule token."""
@@ -133,15 +132,6 @@ class FileStart:
     kind: Literal["file"] = "file"
 
 
-class Sampling(TypedDict):
-    """The fields of `specx.SamplingParams`."""
-
-    temperature: Rate
-    top_k: Count
-    top_p: Chance
-    min_p: Chance
-
-
 @dataclass(frozen=True, kw_only=True)
 class Header:
     """What decided a generation."""
@@ -152,7 +142,7 @@ class Header:
     rule: str
     gamma: Gamma | Literal["auto"]
     seed: Count
-    sampling: Sampling
+    sampling: SamplingParams
     n_vocab: Count
     """Width of the verifier's logits."""
     drafter: str | None
@@ -212,11 +202,12 @@ class RoundRecord:
 
     def as_round(self) -> Round:
         """The loop's own record of it, without the distributions."""
+        ids = [token.id for token in self.draft]
         return Round(
             length=self.position,
-            draft=Draft([token.id for token in self.draft]),
+            draft=Draft(ids),
             target=[],
-            verdict=Verdict(self.n_accepted, self.last.id),
+            verdict=Verdict(tuple(ids[: self.n_accepted]), self.last.id),
             expected=self.expected,
             emitted=[token.id for token in self.emitted],
             pieces=[token.piece for token in self.emitted],
@@ -286,15 +277,12 @@ class SweepKind(TypedDict):
     tau: Rate | None
 
 
-class SweepSettings(TypedDict):
-    """The settings of an arm; `specx.bench.Arm` says more."""
+@dataclass(frozen=True, kw_only=True)
+class SweepSettings(SamplingParams):
+    """The settings of an arm: its sampling, and the fields of `specx.bench.Arm` beside it."""
 
     backend: str
     draft_backend: str
-    temperature: Rate
-    top_k: Count
-    top_p: Rate
-    min_p: Rate
     gamma: Gamma
     rule: str
     cached: bool
@@ -303,7 +291,8 @@ class SweepSettings(TypedDict):
 class SweepArm(TypedDict):
     """The figures of an arm, as `specx.bench.summarise` makes them."""
 
-    settings: SweepSettings
+    settings: dict[str, Any]
+    """Those of `SweepSettings`, which a reader checks."""
     n_runs: Count
     n_tokens: Count
     tok_s: Rate | None

@@ -13,8 +13,6 @@ from types import TracebackType
 from typing import Any, cast
 
 from specx.codec import to_json
-from specx.core.accept import find_rule
-from specx.core.sampling import SamplingParams
 from specx.errors import UsageError
 from specx.interrupts import held
 from specx.output import LineFile
@@ -25,7 +23,6 @@ from specx.records.trace.records import (
     FileStart,
     Header,
     Line,
-    Sampling,
     SecondsByPart,
     Summary,
 )
@@ -87,8 +84,7 @@ class TraceWriter:
         """Begin a generation; `tokenizer` names its tokens."""
         if not self._started:
             self._start()
-        self._params = SamplingParams(**header.sampling)
-        self._rule = find_rule(header.rule)
+        self._params = header.sampling
         self._header, self._tokenizer = header, tokenizer
         self._index, self.seconds = 0, 0.0
         self._write(header)
@@ -101,7 +97,6 @@ class TraceWriter:
             record_round(
                 done,
                 index=self._index,
-                rule=self._rule,
                 params=self._params,
                 tokenizer=self._tokenizer,
                 gamma=self._header.gamma,
@@ -191,7 +186,7 @@ def header_for(
         rule=settings.rule,
         gamma=settings.gamma if pair.drafters(settings) else 0,
         seed=settings.seed,
-        sampling=cast(Sampling, asdict(settings.sampling)),
+        sampling=settings.sampling,
         n_vocab=pair.verifier.n_vocab,
         drafter="+".join(drafter.name for drafter in pair.drafters(settings)) or None,
         labels=dict(labels or {}),
