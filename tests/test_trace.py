@@ -165,9 +165,12 @@ def test_rerunning_the_models_gives_the_probabilities_and_every_last_token(
     for done, block in rerun(pair, trace):
         assert [token.target_prob for token in done.draft] == block.target_probs.tolist()
         assert [token.draft_prob for token in done.draft] == block.draft_probs.tolist()
+        judged = RULES[rule](block)
+        assert [token.reach for token in done.draft] == judged.survival.tolist()
+        assert [token.chance for token in done.draft] == judged.chances.tolist()
         assert sum(token.reach for token in done.draft) == pytest.approx(done.expected[rule])
         whole = done.n_accepted == len(done.draft)
-        after = RULES[rule](block).next_token(done.n_accepted)
+        after = judged.next_token(done.n_accepted)
         assert after.draw(done.last.uniform) == done.last.id
         assert done.last.target_prob == block.target[done.n_accepted].prob(done.last.id)
         lost = None if whole else block.draft[done.n_accepted].prob(done.last.id)
@@ -411,6 +414,22 @@ def test_a_trace_nested_without_end_is_refused_in_a_line(tmp_path: Path) -> None
         (tmp_path / "deep.jsonl").write_text(text)
         with pytest.raises(UsageError, match="line 2 is nested more than 32 levels deep"):
             read_traces(tmp_path / "deep.jsonl")
+
+
+def test_a_filter_that_an_earlier_specx_did_not_have_is_off(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    generate(toy_pair(), path, Settings(sampling=SamplingParams(top_k=3)))
+    text = path.read_text()
+    path.write_text(text.replace(', "top_p": 0.9, "min_p": 0.0', ""))
+    assert read_trace(path).header.sampling == SamplingParams(top_k=3, top_p=1)
+    for old, new, words in (
+        ('"temperature": 0.7, ', "", "field sampling: object missing required field temperature"),
+        ('"top_p": 0.9', '"top_p": 9', "line 2: top-p is 9.0; it must lie in"),
+        ('"top_k": 3', '"top_k": true', "field sampling.top_k is true: expected int, got bool"),
+    ):
+        path.write_text(text.replace(old, new))
+        with pytest.raises(UsageError, match=words):
+            read_trace(path)
 
 
 def test_what_a_later_specx_may_add_to_a_line_is_passed_over(tmp_path: Path) -> None:
