@@ -280,7 +280,7 @@ class Filter:
 FILTERS = (Filter("top_k", 0, _top_k), Filter("top_p", 1, _top_p), Filter("min_p", 0, _min_p))
 """In the order in which they apply."""
 
-FILTERS_OFF = {each.name: each.off for each in FILTERS}
+FILTERS_OFF: dict[str, Any] = {each.name: each.off for each in FILTERS}
 """The settings of `SamplingParams` under which every token stays."""
 
 SAMPLING_ORDER = ("temperature", *FILTERS_OFF)

@@ -18,7 +18,7 @@ __all__ = ["Draft", "Drafter", "GoOn", "ModelDrafter", "Outlook"]
 GoOn: TypeAlias = "Callable[[int, NDArray[np.float32] | None], bool]"
 """Asked after k draws whether to go on: with None before the drafter's next step is paid for, then
 with the logits that draw k + 1 would be made from. It is asked *before* the draw, since dropping a
-token for what it turned out to be would change the law of the text."""
+token for what it turned out to be would change the distribution of the text."""
 
 
 @dataclass
@@ -176,7 +176,7 @@ class ModelDrafter:
     def restart(self, n_past: int) -> None:
         """Forget everything, and read the text from absolute position `n_past` on.
 
-        What it proposes then follows another Q, which it is really drawn from: the law stays.
+        Its proposals are then drawn from another Q, and judged by that Q: the output stays exact.
         """
         self.model.truncate(0)
         self._first = n_past

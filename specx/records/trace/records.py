@@ -44,7 +44,7 @@ SCHEMA = 1
 """Version of the format; a reader refuses files of another one."""
 
 Origin: TypeAlias = Literal["accepted", "correction", "bonus", "plain"]
-"""How a token came to be: a draft that stayed; drawn after a rejection; drawn after a draft that
+"""The origin of a token: a draft that stayed; drawn after a rejection; drawn after a draft that
 stayed as a whole; drawn where nothing had been drafted."""
 
 Drawn: TypeAlias = Annotated[float, Meta(gt=0, le=1.000001)]
@@ -53,7 +53,7 @@ Drawn: TypeAlias = Annotated[float, Meta(gt=0, le=1.000001)]
 
 @dataclass(frozen=True, kw_only=True)
 class Uncertainty:
-    """How sure a model was of the next token, before any filter. Entropies are in nats.
+    """A model's uncertainty of the next token, before any filter. Entropies are in nats.
 
     `normalised` ones are divided by ln(vocabulary): 0 is certain, 1 knows nothing.
     """
@@ -107,7 +107,7 @@ class LastToken:
     draft_prob: Chance | None
     """Q of it, where it replaced a draft."""
     uniform: Uniform
-    """What drew it."""
+    """The number that drew it."""
     target: Uncertainty | None
 
 
@@ -134,7 +134,7 @@ class FileStart:
 
 @dataclass(frozen=True, kw_only=True)
 class Header:
-    """What decided a generation."""
+    """The settings and the prompt of a generation."""
 
     prompt: str
     prompt_ids: list[Count]
@@ -173,12 +173,12 @@ class RoundRecord:
     n_accepted: Count
     last: LastToken
     emitted: list[Emitted]
-    """What entered the text: less than was decided where a stop cut it."""
+    """The tokens that entered the text: fewer than were decided where a stop cut them."""
     times: Times
     kind: Literal["round"] = "round"
 
     def __post_init__(self) -> None:
-        """What reads a round takes these for granted."""
+        """Refuse what no round can be."""
         if self.gamma != len(self.draft):
             raise UsageError(f"gamma is {self.gamma}, and {len(self.draft)} tokens were drafted")
         if self.n_accepted > len(self.draft):
@@ -240,7 +240,7 @@ class Estimated(TypedDict):
 
 @dataclass(frozen=True, kw_only=True)
 class Summary:
-    """What a generation came to: the numbers of the footer and of ``--json``."""
+    """The results of a generation: the numbers of the footer and of ``--json``."""
 
     n_tokens: Count
     stop_reason: StopReason | None
@@ -324,7 +324,7 @@ class Warned(TypedDict):
 
 @dataclass(frozen=True, kw_only=True)
 class BenchSummary:
-    """What a sweep came to: the object of ``specx bench --json`` without its single runs."""
+    """The results of a sweep: the object of ``specx bench --json`` without its single runs."""
 
     n: Count
     """Most tokens a run wrote."""

@@ -115,7 +115,7 @@ class TraceWriter:
 
     @property
     def closed(self) -> bool:
-        """Whether nothing more can be written, as after a failure."""
+        """True where nothing more can be written, as after a failure."""
         return self._file.closed
 
     def close(self) -> None:
@@ -205,7 +205,7 @@ def summary_of(
     rest: str = "",
     estimated: Mapping[str, Any] | None = None,
 ) -> Summary:
-    """What closes a generation: the numbers of `tally`, unrounded."""
+    """The last line of a generation: the numbers of `tally`, unrounded."""
     return Summary(
         n_tokens=tally.n_tokens,
         stop_reason=stop_reason,
