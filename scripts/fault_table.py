@@ -62,7 +62,7 @@ def refuted(fault: Fault) -> dict[str, list[str]]:
     return found
 
 
-def run(rule: Rule, fault: Fault) -> Iterator[Check]:
+def run(rule: type[Rule], fault: Fault) -> Iterator[Check]:
     """All checks of one rule."""
     yield from check_rule(rule, fault, SEED, lambda share: None)
     sampling = SamplingParams(temperature=1, top_k=LAW_TOP_K, top_p=1)

@@ -26,7 +26,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from specx.core.rules import RULES, Block, Rule, decide
+from specx.core.rules import RULES, Block, Rule, judgements
 from specx.core.sampling import Distribution, SamplingParams, distribution
 from specx.drafters.base import Outlook
 from specx.drafters.lookup import LookupDrafter
@@ -146,13 +146,14 @@ def rounds(logits: NDArray[np.float32], rng: np.random.Generator, repeats: int) 
         blocks = [block(logits, params, rng) for _ in range(BLOCKS)]
         tables = [dense(given) for given in blocks]
         for name, rule in RULES.items():
+            naive = NAIVE_RULES.get(name)
             timings.append(
                 timed(
                     f"rule {name}, {filters}",
                     partial(decided, rule=rule, blocks=blocks, uniforms=uniforms),
                     repeats,
                     below=ROUND_BELOW[filters],
-                    naive=partial(NAIVE_RULES[name], blocks=tables, uniforms=uniforms),
+                    naive=naive and partial(naive, blocks=tables, uniforms=uniforms),
                 )
             )
     return timings
@@ -167,12 +168,13 @@ def block(logits: NDArray[np.float32], params: SamplingParams, rng: np.random.Ge
     return Block([distribution(row, params) for row in target], draft, tokens)
 
 
-def decided(i: int, rule: Rule, blocks: list[Block], uniforms: NDArray[np.float64]) -> object:
-    """What `specx.session.decoding.speculate` does of it; on a new block, for a block remembers."""
+def decided(i: int, rule: type[Rule], blocks: list[Block], uniforms: NDArray[np.float64]) -> object:
+    """As in `specx.session.decoding.speculate`; on a new block, for a block remembers."""
     given = blocks[i % BLOCKS]
-    fresh = Block(given.target, given.draft, given.tokens)
-    verdict = decide(rule, fresh, uniforms[i, :-1], uniforms[i, -1])
-    return verdict, {name: float(every.expected(fresh)) for name, every in RULES.items()}
+    judged = judgements(Block(given.target, given.draft, given.tokens), rule)
+    verdict = judged[rule.name].decide(uniforms[i, :-1], uniforms[i, -1])
+    expected = {name: float(each.expected) for name, each in judged.items()}
+    return verdict, expected, judged[rule.name].survival.tolist()
 
 
 Dense: TypeAlias = "tuple[NDArray[np.float64], NDArray[np.float64], Sequence[int]]"

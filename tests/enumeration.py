@@ -15,7 +15,7 @@ from unittest.mock import patch
 import numpy as np
 
 from specx.core.exactness import Law
-from specx.core.rules import Block, Rule
+from specx.core.rules import Rule
 from specx.core.sampling import Distribution, LogitsReader, SamplingParams
 from specx.core.streams import Streams
 from specx.drafters.base import Drafter
@@ -65,15 +65,14 @@ def draws(chances: Distribution) -> Iterator[tuple[float, float]]:
     return ((mass, u) for mass, u in pairs if mass > 0)
 
 
-def checks(rule: Rule, block: Block) -> Iterator[tuple[float, tuple[float, ...], Distribution]]:
+def checks(judged: Rule) -> Iterator[tuple[float, tuple[float, ...], Distribution]]:
     """(probability, numbers, what is drawn from then) for tests passed and failed."""
-    chances = rule.acceptance(block).tolist()
+    chances = judged.chances.tolist()
     for passed in product([True, False], repeat=len(chances)):
         pairs = list(zip(chances, passed, strict=True))
         mass = float(np.prod([c if passes else 1 - c for c, passes in pairs]))
         if mass > 0:
-            n = rule.n_accepted(np.array(passed, dtype=bool))
-            last = block.target[n] if n == len(chances) else rule.after(block, n)
+            last = judged.next_token(judged.count(np.array(passed, dtype=bool)))
             yield mass, tuple(c / 2 if passes else (1 + c) / 2 for c, passes in pairs), last
 
 
@@ -92,7 +91,7 @@ class EveryWay:
         self,
         verifier: Toy,
         make: Callable[[], tuple[list[Drafter], Schedule]],
-        rule: Rule,
+        rule: type[Rule],
         prompt: Sequence[int],
         n: int,
         *,
@@ -148,8 +147,8 @@ class EveryWay:
         for drafted, drafting in self._drafts(script):
             seen = self.run([*script, self._padded(drafting)])
             self._count(seen)
-            block = Block(seen.target, seen.draft.distributions, seen.draft.ids)
-            for tested, accepting, last in checks(self.rule, block):
+            assert seen.judged is not None
+            for tested, accepting, last in checks(seen.judged):
                 for drawn, u in draws(last):
                     numbers = (drafting, accepting, u)
                     emitted = self.run([*script, numbers]).emitted

@@ -112,7 +112,7 @@ def test_distributions_may_be_sparse() -> None:
         ([[0.5, 0.2]], [], [], r"target_probs\[0\] is no distribution \(sum 0.7"),
         ([[1.5, -0.5]], [], [], "least -0.5"),
         ([[np.nan, 1.0]], [], [], "no distribution"),
-        ([0.5, 0.5], [], [], "one row a position"),
+        ([0.5, 0.5], [], [], "one row per position"),
         ([[1.0, 0.0]] * 2, [[1.0, 0.0]], [1], "draft probability 0"),
         ([[1.0, 0.0]] * 2, [[1.0, 0.0]], [-1], "tokens hold -1"),
         ([[1.0, 0.0]] * 2, [[1.0, 0.0]], [9], "draft probability 0"),

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from specx.core.exactness import Table, emitted_law, outcome_law, target_law, total_variation
-from specx.core.rules import RULES, Block, Rule, TokenRule, Verdict, decide, residual
+from specx.core.rules import RULES, Block, Rule, TokenRule, Verdict, judgements, residual
 from specx.core.sampling import Distribution
 from specx.errors import UsageError
 
@@ -56,7 +56,7 @@ def as_floats(table: Table) -> Table:
 @pytest.mark.parametrize("rule", RULES.values(), ids=list(RULES))
 @pytest.mark.parametrize(("size", "g"), SIZES)
 @pytest.mark.parametrize("seed", range(4))
-def test_emits_exactly_the_targets_law(rule: Rule, size: int, g: int, seed: int) -> None:
+def test_emits_exactly_the_targets_law(rule: type[Rule], size: int, g: int, seed: int) -> None:
     rng = random.Random(f"{size} {g} {seed}")
     target, draft = random_table(rng, size), random_table(rng, size)
     assert total_variation(emitted_law(rule, target, draft, g), target_law(target, g + 1)) == 0
@@ -76,14 +76,14 @@ def test_worked_example_of_the_full_residual() -> None:
 class OneHotResidual(TokenRule):
     """Planted fault: subtract only the drafted token's own mass."""
 
-    def after(self, block: Block, n: int) -> Distribution:
-        only = np.array([block.tokens[n]])
+    def after(self, n: int) -> Distribution:
+        block, only = self.block, np.array([self.block.tokens[n]])
         return residual(block.target[n], Distribution(block.draft[n].at(only), only))
 
 
 def test_one_hot_residual_is_caught() -> None:
     target, draft = dense(".3", ".5", ".2"), dense(".6", ".4", "0")
-    law = emitted_law(OneHotResidual(), lambda _: target, lambda _: draft, 1)
+    law = emitted_law(OneHotResidual, lambda _: target, lambda _: draft, 1)
     first = [sum(mass for key, mass in law.items() if key[0] == x) for x in range(3)]
     assert [round(float(mass), 3) for mass in first] == [0.3, 0.614, 0.086]
     assert float(total_variation(law, target_law(lambda _: target, 2))) == pytest.approx(
@@ -94,8 +94,8 @@ def test_one_hot_residual_is_caught() -> None:
 class AlignedByPlace(TokenRule):
     """Planted fault: subtract entry from entry where filters left different supports."""
 
-    def after(self, block: Block, n: int) -> Distribution:
-        target, draft = block.target[n], block.draft[n]
+    def after(self, n: int) -> Distribution:
+        target, draft = self.block.target[n], self.block.draft[n]
         probs = np.resize(draft.probs, len(target.probs))
         return residual(target, Distribution(probs, target.ids))
 
@@ -103,14 +103,14 @@ class AlignedByPlace(TokenRule):
 def test_residual_aligned_by_place_is_caught() -> None:
     target = sparse(dense("0", ".5", ".25", ".25"))
     draft = sparse(dense(".5", ".5", "0", "0"))
-    law = emitted_law(AlignedByPlace(), lambda _: target, lambda _: draft, 1)
+    law = emitted_law(AlignedByPlace, lambda _: target, lambda _: draft, 1)
     assert total_variation(law, target_law(lambda _: target, 2)) > Fraction(1, 20)
 
 
 def test_a_draft_taken_greedily_but_called_sampled_is_caught() -> None:
     target, draft = dense(".5", ".3", ".2"), dense(".6", ".1", ".3")
     block = Block([target, target], [draft], [0])  # the largest, always
-    law = outcome_law(TokenRule(), block)
+    law = outcome_law(TokenRule, block)
     assert law[1, 0] == sum(mass for (n, _), mass in law.items() if n == 1) * Fraction(1, 2)
     first = {0: sum(mass for (n, _), mass in law.items() if n == 1)}
     for (n, token), mass in law.items():
@@ -135,7 +135,7 @@ def stopped_drafts(
 def test_ending_after_a_drawn_token_is_exact_and_dropping_it_is_not(drop: bool) -> None:
     target, draft = dense(".5", ".3", ".2"), dense(".2", ".3", ".5")
     proposals = stopped_drafts(lambda _: draft, 2, Fraction(1, 4), drop=drop)
-    law = emitted_law(TokenRule(), lambda _: target, lambda _: draft, 2, proposals)
+    law = emitted_law(TokenRule, lambda _: target, lambda _: draft, 2, proposals)
     error = total_variation(law, target_law(lambda _: target, 3))
     assert error > Fraction(1, 20) if drop else error == 0
 
@@ -147,18 +147,18 @@ def test_ending_after_a_drawn_token_is_exact_and_dropping_it_is_not(drop: bool) 
 def test_uniforms_at_the_edge_of_the_ratio(u: float, n: int) -> None:
     target, draft = Distribution(np.array([0.25, 0.75])), Distribution(np.array([0.5, 0.5]))
     block = Block([target, target], [draft], [0])
-    assert decide(TokenRule(), block, np.array([u]), 0.0).n_accepted == n
+    assert TokenRule(block).decide(np.array([u]), 0.0).n_accepted == n
 
 
 def test_zero_uniform_rejects_what_the_target_excludes() -> None:
     target, draft = Distribution(np.array([0.0, 1.0])), Distribution(np.array([0.5, 0.5]))
     block = Block([target, target], [draft], [0])
-    assert decide(TokenRule(), block, np.zeros(1), 0.0) == Verdict(0, 1)
+    assert TokenRule(block).decide(np.zeros(1), 0.0) == Verdict((), 1)
 
 
 def test_empty_block_draws_from_the_target() -> None:
     block = Block([Distribution(np.array([0.25, 0.75]))], [], [])
-    assert decide(TokenRule(), block, np.empty(0), 0.3) == Verdict(0, 1)
+    assert TokenRule(block).decide(np.empty(0), 0.3) == Verdict((), 1)
 
 
 def test_wrong_lengths_and_impossible_drafts_are_refused() -> None:
@@ -166,7 +166,7 @@ def test_wrong_lengths_and_impossible_drafts_are_refused() -> None:
     with pytest.raises(UsageError, match="need 1 draft and 2 target"):
         Block([row], [row], [0])
     with pytest.raises(UsageError, match="token 1 at place 0 has draft probability 0"):
-        decide(TokenRule(), Block([row, row], [row], [1]), np.zeros(1), 0.0)
+        TokenRule(Block([row, row], [row], [1])).decide(np.zeros(1), 0.0)
 
 
 def test_residual_rounded_to_nothing_stays_in_the_targets_support() -> None:
@@ -193,7 +193,7 @@ def test_any_pair_yields_tokens_of_the_target(
     below_one = st.floats(0, 1, exclude_max=True)
     u, v = data.draw(below_one), data.draw(below_one)
     for rule in RULES.values():
-        verdict = decide(rule, Block([rows[0]] * 2, [rows[1]], [drafted]), np.array([u]), v)
+        verdict = rule(Block([rows[0]] * 2, [rows[1]], [drafted])).decide(np.array([u]), v)
         assert rows[0].probs[verdict.token] > 0
         assert verdict.n_accepted == 0 or rows[0].probs[drafted] > 0
 
@@ -223,7 +223,7 @@ def test_expected_is_the_mean_of_what_is_accepted_and_block_is_never_less(seed: 
             for name, rule in RULES.items():
                 kept = sum(n * mass for (n, _), mass in outcome_law(rule, block).items())
                 means[name] += chance * kept
-                told[name] += chance * rule.expected(block)
+                told[name] += chance * rule(block).expected
         assert means == told
         assert means["block"] >= means["token"]
 
@@ -235,12 +235,35 @@ def test_block_expects_at_least_as_many_as_token_on_ten_thousand_tables() -> Non
         target = [Distribution(row) for row in rng.dirichlet(np.ones(v) * 0.6, g + 1)]
         draft = [Distribution(row) for row in rng.dirichlet(np.ones(v) * 0.6, g)]
         block = Block(target, draft, [row.draw(rng.random()) for row in draft])
-        assert RULES["block"].expected(block) >= RULES["token"].expected(block) - 1e-12
+        assert RULES["block"](block).expected >= RULES["token"](block).expected - 1e-12
 
 
 @pytest.mark.parametrize("hit", [True, False])
 def test_greedy_is_the_same_under_every_rule(hit: bool) -> None:
     one, two = (Distribution(np.ones(1), np.array([i])) for i in (3, 5))
     block = Block([one, two], [one if hit else two], [3 if hit else 5])
-    verdicts = {decide(rule, block, np.array([0.5]), 0.9) for rule in RULES.values()}
-    assert verdicts == {Verdict(1, 5) if hit else Verdict(0, 3)}
+    verdicts = {rule(block).decide(np.array([0.5]), 0.9) for rule in RULES.values()}
+    assert verdicts == {Verdict((3,), 5) if hit else Verdict((), 3)}
+
+
+ROW = Distribution(np.array([0.5, 0.5]))
+
+
+@pytest.mark.parametrize("rule", RULES.values(), ids=list(RULES))
+def test_a_tree_is_refused_and_one_without_forks_is_a_path(rule: type[Rule]) -> None:
+    path, tree = (Block([ROW] * 3, [ROW] * 2, [0, 1], parents) for parents in ([-1, 0], [-1, -1]))
+    assert rule(path).decide(np.zeros(2), 0.0) == Verdict((0, 1), 0)
+    with pytest.raises(UsageError, match=rf"'{rule.name}' judges a path.*parents \[-1, -1\]"):
+        rule(tree)
+    with pytest.raises(UsageError, match="2 drafted tokens need 2 parents; got 1"):
+        Block([ROW] * 3, [ROW] * 2, [0, 1], [-1])
+
+
+def test_each_rule_is_asked_once_and_the_one_in_use_stands_in_its_place() -> None:
+    block = Block([ROW] * 2, [ROW], [0])
+    judged = judgements(block, OneHotResidual)
+    assert list(judged) == list(RULES)
+    assert type(judged["token"]) is OneHotResidual
+    for each in judged.values():
+        assert each.chances is each.chances
+        assert each.survival is each.survival

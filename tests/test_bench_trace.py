@@ -314,6 +314,20 @@ def test_the_last_line_comes_back_as_it_was_written(sweep: list[str]) -> None:
         assert BenchSummary(**lines("b.jsonl")[-1]) == found
 
 
+def test_a_sweeps_settings_are_checked_and_a_filter_they_do_not_name_is_off(
+    sweep: list[str],
+) -> None:
+    assert bench(*sweep) == 0
+    before, path = summary_of_sweep(), Path("t.jsonl")
+    *rest, last = path.read_text().splitlines(keepends=True)
+    path.write_text("".join([*rest, last.replace(', "min_p": 0.0', "")]))
+    assert summary_of_sweep() == before
+    path.write_text("".join([*rest, last.replace('"cached": true', '"cached": 1')]))
+    words = r"arms\[0\].settings: field cached is 1: expected bool, got int"
+    with pytest.raises(UsageError, match=words):
+        summary_of_sweep()
+
+
 def test_files_joined_keep_a_sweep_each(sweep: list[str]) -> None:
     assert bench(*sweep) == 0
     data = Path("t.jsonl").read_bytes()

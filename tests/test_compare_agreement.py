@@ -146,7 +146,7 @@ def test_bins_hold_every_position_once() -> None:
 
 
 def test_logits_that_are_no_numbers_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("specx.compare.agreement._log_softmax", lambda row, t: np.full(3, np.nan))
+    monkeypatch.setattr("specx.compare.agreement.log_softmax", lambda row, t: np.full(3, np.nan))
     with pytest.raises(
         LogitsError, match="toy:table and toy:table at position 2 hold NaN or infin"
     ):

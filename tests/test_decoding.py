@@ -11,6 +11,7 @@ import pytest
 from specx import Pair, SamplingParams, Session, Settings, Stop, Tally
 from specx.core.exactness import target_law
 from specx.core.sampling import Distribution, LogitsReader
+from specx.drafters.base import Draft
 from specx.drafters.model import ModelDrafter
 from specx.errors import BackendError, ContextError, LogitsError, UsageError, VocabularyError
 from specx.runtime.backend import LogitsBackend
@@ -67,6 +68,19 @@ def test_greedy_text_does_not_depend_on_the_drafter(gamma: int, rollback: str) -
     plain = generate(Pair(Toy(table(1))), sampling=GREEDY)[:2]
     pair = Pair(Toy(table(1, rollback=rollback)), Toy(table(2, rollback=rollback)))
     assert generate(pair, gamma=gamma, sampling=GREEDY)[:2] == plain
+
+
+def test_a_tree_of_drafts_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    propose = ModelDrafter.propose
+
+    def tree(*args: Any) -> Draft:
+        draft = propose(*args)
+        draft.parents = [-1] * len(draft.ids)
+        return draft
+
+    monkeypatch.setattr(ModelDrafter, "propose", tree)
+    with pytest.raises(UsageError, match=r"the draft is a tree \(parents \[-1, -1\]\)"):
+        generate(Pair(Toy(table(1)), Toy(table(2))), gamma=2)
 
 
 def test_greedy_text_without_cache_is_the_same() -> None:

@@ -11,7 +11,16 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from numpy.typing import NDArray
 
-from specx.core.sampling import Distribution, LogitsReader, SamplingParams, distribution
+from specx.core.sampling import (
+    FILTERS,
+    FILTERS_OFF,
+    SAMPLING_ORDER,
+    Distribution,
+    Filter,
+    LogitsReader,
+    SamplingParams,
+    distribution,
+)
 from specx.errors import LogitsError, UsageError
 
 
@@ -148,3 +157,18 @@ def test_distribution_looks_up_by_token() -> None:
 def test_rounding_up_at_the_end_still_draws_a_possible_token() -> None:
     chances = Distribution(np.array([0.5, 0.5, 0.0]))
     assert chances.draw(1.0) == 1
+
+
+def test_filters_are_the_fields_of_the_settings_in_their_order() -> None:
+    """What lists sampling settings goes by these, and names no filter itself."""
+    assert tuple(vars(SamplingParams())) == SAMPLING_ORDER
+    off = SamplingParams(temperature=1, **FILTERS_OFF)
+    assert distribution(np.zeros(4, np.float32), off).ids is None
+
+
+def test_another_filter_needs_an_entry_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It gets what those before it left."""
+    most_likely = Filter("temperature", 0, lambda left, _: left.at(np.array([0])))
+    monkeypatch.setattr("specx.core.sampling.FILTERS", (*FILTERS, most_likely))
+    row = np.array([0, 3, 2], np.float32)
+    assert ids_of(distribution(row, SamplingParams(temperature=1, top_k=2, top_p=1))) == [1]

@@ -12,6 +12,7 @@ import pytest
 from worlds import Stub, curve, stairs
 
 from specx import Pair, SamplingParams, Session, Settings, Stop
+from specx.core.logits import best_probability, normalised_entropy
 from specx.core.sampling import LogitsReader
 from specx.drafters.base import Outlook
 from specx.drafters.lookup import LookupDrafter
@@ -31,7 +32,6 @@ from specx.schedule import (
 )
 from specx.schedule.costs.curve import Profile
 from specx.schedule.costs.table import table_row
-from specx.schedule.early import best_probability, normalised_entropy
 from specx.schedule.margin import margin_of
 from specx.schedule.worth import best_choice, cheapest_trial, worth_more
 from specx_backends.toy import Toy, ToyTable

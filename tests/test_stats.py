@@ -19,7 +19,7 @@ def decided(proposed: int, accepted: int, emitted: int | None = None) -> Round:
         length=1,
         draft=Draft(ids=[0] * proposed),
         target=[],
-        verdict=Verdict(accepted, 0),
+        verdict=Verdict((0,) * accepted, 0),
         expected={"token": 0.5 * proposed, "block": 0.75 * proposed},
         emitted=[0] * n_emitted,
         pieces=[""] * n_emitted,

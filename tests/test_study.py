@@ -54,7 +54,7 @@ def _trace(number: int, rounds: int, slope: float, rng: np.random.Generator) -> 
         rule="token",
         gamma=GAMMA,
         seed=0,
-        sampling={"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0},
+        sampling=SamplingParams(temperature=1, top_p=1),
         n_vocab=100,
         drafter="made up",
         labels={"kind": "odd" if number % 2 else "even"},

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -102,7 +102,7 @@ def test_every_line_follows_the_schema(settings: Settings, tmp_path: Path) -> No
 
 @pytest.mark.parametrize(
     ("place", "key", "value"),
-    [(2, "uniform", 1.0), (2, "chance", -0.1), (1, "rule", "lucky"), (0, "schema", 2)],
+    [(2, "uniform", 1.0), (2, "chance", -0.1), (1, "rule", ""), (0, "schema", 2)],
 )
 def test_the_schema_refuses_what_is_wrong(
     place: int, key: str, value: object, tmp_path: Path
@@ -123,16 +123,15 @@ def test_replaying_a_toy_trace_makes_every_decision_again(
     assert len({n for n, _ in decisions}) > 1 or settings.sampling.greedy
 
 
-@pytest.mark.parametrize("rule", RULES)
-def test_only_block_takes_the_recorded_chances(rule: str, tmp_path: Path) -> None:
-    """The other rules' chances follow from the probabilities, whatever the line says of them."""
+@pytest.mark.parametrize("rule", ["token", "match"])
+def test_recorded_chances_follow_from_the_recorded_probabilities(rule: str, tmp_path: Path) -> None:
+    """Of token and match; block's chances need whole distributions."""
     settings = Settings(rule=rule, sampling=PLAIN, gamma=3, seed=5)
     generate(toy_pair(), tmp_path / "a.jsonl", settings, 200)
-    trace = read_trace(tmp_path / "a.jsonl")
-    for done in trace.rounds:
-        done.draft[:] = [replace(token, chance=0.0) for token in done.draft]
-    decisions = replay(trace)
-    assert ([again for _, again in decisions] == [n for n, _ in decisions]) is (rule != "block")
+    for done in read_trace(tmp_path / "a.jsonl").rounds:
+        for token in done.draft:
+            p, q = token.target_prob, token.draft_prob
+            assert token.chance == (p if rule == "match" else min(p, q) / q)
 
 
 @pytest.mark.parametrize("settings", SETTINGS, ids=names)
@@ -157,9 +156,12 @@ def test_rerunning_the_models_gives_the_probabilities_and_every_last_token(
     for done, block in rerun(pair, trace):
         assert [token.target_prob for token in done.draft] == block.target_probs.tolist()
         assert [token.draft_prob for token in done.draft] == block.draft_probs.tolist()
+        judged = RULES[rule](block)
+        assert [token.reach for token in done.draft] == judged.survival.tolist()
+        assert [token.chance for token in done.draft] == judged.chances.tolist()
         assert sum(token.reach for token in done.draft) == pytest.approx(done.expected[rule])
         whole = done.n_accepted == len(done.draft)
-        after = block.target[-1] if whole else RULES[rule].after(block, done.n_accepted)
+        after = judged.next_token(done.n_accepted)
         assert after.draw(done.last.uniform) == done.last.id
         assert done.last.target_prob == block.target[done.n_accepted].prob(done.last.id)
         lost = None if whole else block.draft[done.n_accepted].prob(done.last.id)
@@ -174,7 +176,7 @@ def rerun(pair: Pair, trace: Trace) -> Iterator[tuple[RoundRecord, Block]]:
     verifier, drafter = pair.verifier, pair.drafter
     for model in pair.models:
         model.truncate(0)
-    params = SamplingParams(**trace.header.sampling)
+    params = trace.header.sampling
     tokens = list(trace.header.prompt_ids)
     for model in pair.models:
         prefill(model, tokens)
@@ -402,6 +404,22 @@ def test_a_trace_nested_without_end_is_refused_in_a_line(tmp_path: Path) -> None
         (tmp_path / "deep.jsonl").write_text(text)
         with pytest.raises(UsageError, match="line 2 is nested more than 32 levels deep"):
             read_traces(tmp_path / "deep.jsonl")
+
+
+def test_a_filter_that_an_earlier_specx_did_not_have_is_off(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    generate(toy_pair(), path, Settings(sampling=SamplingParams(top_k=3)))
+    text = path.read_text()
+    path.write_text(text.replace(', "top_p": 0.9, "min_p": 0.0', ""))
+    assert read_trace(path).header.sampling == SamplingParams(top_k=3, top_p=1)
+    for old, new, words in (
+        ('"temperature": 0.7, ', "", "field sampling: object missing required field temperature"),
+        ('"top_p": 0.9', '"top_p": 9', "line 2: top-p is 9.0; it must lie in"),
+        ('"top_k": 3', '"top_k": true', "field sampling.top_k is true: expected int, got bool"),
+    ):
+        path.write_text(text.replace(old, new))
+        with pytest.raises(UsageError, match=words):
+            read_trace(path)
 
 
 def test_what_a_later_specx_may_add_to_a_line_is_passed_over(tmp_path: Path) -> None:

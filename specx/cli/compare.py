@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,7 @@ from specx.compare import (
 )
 from specx.compare.render import FORMATS, headings, tables
 from specx.core.rules import RULES
+from specx.core.sampling import SAMPLING_ORDER
 from specx.errors import UsageError
 from specx.interrupts import held
 from specx.output import OutputFile
@@ -219,10 +221,7 @@ class _Comparing:
     def _settings(self) -> dict[str, Any]:
         sampling, given = self.sampling, self.given
         return {
-            "temperature": sampling.temperature,
-            "top_k": sampling.top_k,
-            "top_p": sampling.top_p,
-            "min_p": sampling.min_p,
+            **asdict(sampling),
             "gamma": self.arm.gamma,
             "rule": self.arm.rule,
             "seed": self.plan.seed,
@@ -279,10 +278,7 @@ def _arm(given: dict[str, Any], backend: str, draft_backend: str | None) -> Arm:
     return Arm(
         backend=backend,
         draft_backend=draft_backend or backend,
-        temperature=given["temp"],
-        top_k=given["top_k"],
-        top_p=given["top_p"],
-        min_p=given["min_p"],
+        **{name: given[name] for name in SAMPLING_ORDER},
         gamma=given["gamma"],
         rule=given["rule"],
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -11,7 +12,7 @@ import click
 
 from specx.cli.files import InputFile, OutputPath
 from specx.codec import MOST_GAMMA, shortened
-from specx.core.sampling import SamplingParams
+from specx.core.sampling import SAMPLING_ORDER, SamplingParams
 from specx.drafters import get_drafter, installed_drafters
 from specx.errors import UsageError
 from specx.output import OutputFile
@@ -54,7 +55,12 @@ DRAFTING = [
         help="Who proposes: model, lookup (how the text went on before; no second model), or "
         "model,lookup, chosen round by round.  [default: model with -md]",
     ),
-    click.option("--draft-temp", type=float, help="The drafter's temperature.  [default: --temp]"),
+    click.option(
+        "--draft-temp",
+        "draft_temperature",
+        type=float,
+        help="The drafter's temperature.  [default: --temp]",
+    ),
     click.option("--draft-top-k", type=int, help="The drafter's top-k.  [default: --top-k]"),
     click.option("--draft-top-p", type=float, help="The drafter's top-p.  [default: --top-p]"),
     click.option(
@@ -97,9 +103,6 @@ class DraftOptions:
 
     gamma: int | Literal["auto"] | None
     draft: str | None
-    draft_temp: float | None
-    draft_top_k: int | None
-    draft_top_p: float | None
     entropy_stop: float | None
     draft_p_min: float | None
     profile: Path | None
@@ -153,8 +156,8 @@ class DraftOptions:
             )
         return needed
 
-    def settings(self, sampling: SamplingParams) -> dict[str, Any]:
-        """Fields of `Settings` that these options fill."""
+    def settings(self, sampling: SamplingParams, given: Mapping[str, Any]) -> dict[str, Any]:
+        """Fields of `Settings` that these options fill, and the drafter's sampler in `given`."""
         gamma = self.gamma
         if gamma is None:
             demo = self.model is None and self.names in (None, ("model",))
@@ -162,24 +165,20 @@ class DraftOptions:
         return {
             "gamma": gamma,
             "draft": self.names,
-            "draft_sampling": self._sampling(sampling),
+            "draft_sampling": _draft_sampling(sampling, given),
             "entropy_stop": self.entropy_stop,
             "draft_p_min": self.draft_p_min,
         }
 
-    def _sampling(self, sampling: SamplingParams) -> SamplingParams | None:
-        given = {
-            "temperature": self.draft_temp,
-            "top_k": self.draft_top_k,
-            "top_p": self.draft_top_p,
-        }
-        changed: dict[str, Any] = {
-            name: value for name, value in given.items() if value is not None
-        }
-        try:
-            return replace(sampling, **changed) if changed else None
-        except UsageError as error:
-            raise UsageError(f"the drafter's {error}") from error
+
+def _draft_sampling(sampling: SamplingParams, given: Mapping[str, Any]) -> SamplingParams | None:
+    """The drafter's own sampler, if an option named ``draft_`` and a filter asks for one."""
+    options = {name: given.get(f"draft_{name}") for name in SAMPLING_ORDER}
+    changed = {name: value for name, value in options.items() if value is not None}
+    try:
+        return replace(sampling, **changed) if changed else None
+    except UsageError as error:
+        raise UsageError(f"the drafter's {error}") from error
 
 
 class Chosen(Observer):

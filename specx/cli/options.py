@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 import click
 
 from specx.cli.files import CacheFolder, InputFile, Model
+from specx.core.sampling import SAMPLING_ORDER, SamplingParams
 from specx.errors import UsageError
 from specx.session.chat import ChatOptions
 
@@ -24,7 +25,13 @@ __all__ = [
     "chat_options",
     "pick",
     "prompt_options",
+    "sampling_params",
 ]
+
+
+def sampling_params(given: Mapping[str, Any]) -> SamplingParams:
+    """The sampler that SAMPLING's options describe."""
+    return SamplingParams(**{name: given[name] for name in SAMPLING_ORDER})
 
 
 T = TypeVar("T")
@@ -102,7 +109,12 @@ RUNTIME = [
 
 SAMPLING = [
     click.option(
-        "--temp", type=float, default=0.7, show_default=True, help="Temperature; 0 is greedy."
+        "--temp",
+        "temperature",
+        type=float,
+        default=0.7,
+        show_default=True,
+        help="Temperature; 0 is greedy.",
     ),
     click.option("--top-k", type=int, default=0, show_default=True, help="0 is off."),
     click.option("--top-p", type=float, default=0.9, show_default=True, help="1 is off."),

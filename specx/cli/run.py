@@ -11,16 +11,26 @@ from typing import Any, Literal
 
 import click
 
-from specx import RULES, Result, SamplingParams, Session, Settings, Stop, interrupts
+from specx import RULES, Result, Session, Settings, Stop, interrupts
 from specx.cli.drafting import DRAFTING, Chosen, DraftOptions
 from specx.cli.files import Command, InputFile
 from specx.cli.load import FIELDS, load_pair, plan_sides, with_demo_pair
-from specx.cli.options import MODELS, RUNTIME, SAMPLING, TEMPLATE, add_options, chat_options, pick
+from specx.cli.options import (
+    MODELS,
+    RUNTIME,
+    SAMPLING,
+    TEMPLATE,
+    add_options,
+    chat_options,
+    pick,
+    sampling_params,
+)
 from specx.cli.progress import Progress, Reading
 from specx.cli.prompt import from_argument, from_file, from_input
 from specx.cli.show import Printing
 from specx.cli.streams import is_terminal
 from specx.cli.tracing import TRACE, Described, Tracing
+from specx.core.sampling import SAMPLING_ORDER
 from specx.core.streams import draw_seed
 from specx.errors import UsageError
 from specx.interrupts import held
@@ -137,21 +147,10 @@ class TextOptions:
     template_date: str | None
     predict: int
     rule: str
-    temp: float
-    top_k: int
-    top_p: float
-    min_p: float
     seed: int | None
     stop: Sequence[str]
     ignore_eos: bool
     no_cache: bool
-
-    @property
-    def sampling(self) -> SamplingParams:
-        """The verifier's sampler."""
-        return SamplingParams(
-            temperature=self.temp, top_k=self.top_k, top_p=self.top_p, min_p=self.min_p
-        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -191,11 +190,12 @@ class _Run:
         self.text = pick(TextOptions, given)
         self.output = pick(OutputOptions, given)
         self.drafting = pick(DraftOptions, given)
+        sampling = sampling_params(given)
         self.settings = Settings(
-            sampling=self.text.sampling,
+            sampling=sampling,
             rule=self.text.rule,
             seed=draw_seed() if self.text.seed is None else self.text.seed,
-            **self.drafting.settings(self.text.sampling),
+            **self.drafting.settings(sampling, given),
         )
         self.demo = given["model"] is None
         self.loading = _loading(given, self.drafting)
@@ -293,7 +293,7 @@ class _Run:
         pair = generation.pair
         return {
             **asdict(settings.sampling),
-            "filter_order": ["temperature", "top_k", "top_p", "min_p"],
+            "filter_order": list(SAMPLING_ORDER),
             "seed": settings.seed,
             "gamma": settings.gamma if drafters else 0,
             "gamma_by": self.chosen.by,

@@ -13,8 +13,9 @@ import click
 
 from specx.cli.streams import is_terminal
 from specx.codec import to_json
+from specx.core.logits import entropy
 from specx.core.sampling import Distribution
-from specx.records.trace.uncertainty import ENTROPY_STEPS, entropy_level, raw_entropy
+from specx.records.trace.uncertainty import ENTROPY_STEPS, entropy_level
 from specx.session.decoding import Round
 from specx.session.generation import Generation, Observer
 from specx.session.result import Result
@@ -179,7 +180,7 @@ class Printing(Observer):
 
 
 def _shade(before: Distribution) -> dict[str, Any]:
-    return {} if before.logits is None else SHADES[entropy_level(raw_entropy(before.logits))]
+    return {} if before.logits is None else SHADES[entropy_level(entropy(before.logits))]
 
 
 def _allowed(look: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""How far the distributions of two models lie apart along one text."""
+"""The distance between the distributions of two models along one text."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from specx.core.logits import log_softmax
 from specx.core.sampling import Distribution, LogitsReader, SamplingParams
 from specx.errors import LogitsError
 from specx.runtime.backend import LogitsBackend
@@ -29,7 +30,7 @@ class Agreement:
     """Position by position along one text, from the first token after the prompt on."""
 
     top1: list[bool] = field(default_factory=list)
-    """Whether both hold the same token for the most likely one."""
+    """True where both have the same most likely token."""
     total_variation: list[float] = field(default_factory=list)
     """Of the distributions that a token is drawn from, filters included."""
     kl: list[float] = field(default_factory=list)
@@ -44,7 +45,7 @@ class Forced:
     masked: NDArray[np.intp]
     """Ids that it must never be asked to emit."""
     width: int
-    """Tokens a pass: kernels round differently by it, so both models are fed the same."""
+    """Tokens per pass: kernels round differently by it, so both models are fed the same."""
 
     def rows(self, tokens: Sequence[int], n_prompt: int) -> Iterator[Row]:
         """Logits (n_vocab,) before each token after the prompt; the cache is emptied."""
@@ -100,18 +101,12 @@ def _same_width(one: Row, other: Row) -> tuple[Row, Row]:
 
 def _kl(one: Row, other: Row, params: SamplingParams) -> float:
     temperature = 1.0 if params.greedy else params.temperature
-    logs_a, logs_b = (_log_softmax(row, temperature) for row in (one, other))
+    logs_a, logs_b = (log_softmax(row, temperature) for row in (one, other))
     held = ~(logs_a == -np.inf)  # NaN stays
     if (logs_b[held] == -np.inf).any():
         return math.inf  # even of a probability so small that float64 has it as 0
     found = float(np.exp(logs_a[held]) @ (logs_a[held] - logs_b[held]))
     return found if math.isnan(found) else max(0.0, found)
-
-
-def _log_softmax(row: Row, temperature: float) -> NDArray[np.float64]:
-    tempered = (row.astype(np.float64) - row.max()) / temperature
-    logs: NDArray[np.float64] = tempered - np.log(np.exp(tempered).sum())
-    return logs
 
 
 def means(found: Sequence[Agreement]) -> dict[str, Any]:

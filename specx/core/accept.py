@@ -1,4 +1,4 @@
-"""The rules for people with an engine of their own: arrays in, a verdict out."""
+"""The rules for an engine of your own: arrays in, a verdict out."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike
 
-from specx.core.rules import RULES, Block, Rule, Verdict, decide
+from specx.core.rules import RULES, Block, Rule, Verdict
 from specx.core.sampling import Distribution
 from specx.errors import UsageError
 
@@ -30,7 +30,7 @@ def accept(
 ) -> Verdict:
     """Decide how many drafted tokens stay, and draw the one that follows them.
 
-    The emitted tokens, ``tokens[:n_accepted]`` and then `token`, follow the target's law, whatever
+    The emitted tokens, `accepted` and then `token`, have the target's distribution, whatever
     `draft_probs` are, as long as `tokens` were really drawn from them.
 
     Parameters
@@ -50,7 +50,7 @@ def accept(
     Returns
     -------
     Verdict
-        With `n_accepted`, 0 to g, and `token`.
+        With `accepted`, the first tokens of the draft, and `token`.
 
     Raises
     ------
@@ -63,10 +63,10 @@ def accept(
     >>> target = [[0.3, 0.5, 0.2], [0.1, 0.1, 0.8]]
     >>> draft = [[0.6, 0.4, 0.0]]
     >>> accept(target, draft, [1], rng=np.random.default_rng(0))
-    Verdict(n_accepted=1, token=2)
+    Verdict(accepted=(1,), token=2)
     """
     block = _block(target_probs, draft_probs, tokens)
-    return decide(find_rule(rule), block, rng.random(len(block.tokens)), rng.random())
+    return find_rule(rule)(block).decide(rng.random(len(block.tokens)), rng.random())
 
 
 def expected_accepted(
@@ -74,8 +74,8 @@ def expected_accepted(
 ) -> dict[str, float]:
     """For each rule, a number whose mean over drafts is the mean of ``n_accepted``.
 
-    Parameters are those of `accept`. All rules are read off the same arrays, so their difference
-    holds no noise but the draft's own.
+    Parameters are those of `accept`. All rules are computed from the same arrays, so they differ by
+    no noise but the draft's own.
 
     Examples
     --------
@@ -89,10 +89,10 @@ def expected_accepted(
     [10, 11]
     """
     block = _block(target_probs, draft_probs, tokens)
-    return {name: float(rule.expected(block)) for name, rule in RULES.items()}
+    return {name: float(rule(block).expected) for name, rule in RULES.items()}
 
 
-def find_rule(name: str) -> Rule:
+def find_rule(name: str) -> type[Rule]:
     """The rule called `name`."""
     if name not in RULES:
         raise UsageError(f"unknown rule '{name}'; known: {', '.join(RULES)}")
@@ -112,7 +112,7 @@ def _rows(name: str, rows: Any) -> list[Distribution]:
         return list(rows)
     table = np.asarray(rows, dtype=np.float64)
     if table.size and table.ndim != 2:
-        raise UsageError(f"{name} has shape {table.shape}; give one row a position, (n, V)")
+        raise UsageError(f"{name} has shape {table.shape}; give one row per position, (n, V)")
     return [_row(f"{name}[{i}]", row) for i, row in enumerate(table)]
 
 

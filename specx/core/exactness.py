@@ -1,7 +1,7 @@
 """Enumeration that proves or refutes a rule: every draft, every outcome, with its probability.
 
-Runs on whatever numbers the tables hold. With `fractions.Fraction` the laws are exact, and equality
-is equality. The function enumerated is `specx.core.rules.decide`, the one that the loop calls.
+Runs on whatever numbers the tables hold. With `fractions.Fraction` the distributions are exact, and
+equality is equality. What is enumerated is `specx.core.rules.Rule.decide`, which the loop calls.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from specx.core.rules import Block, Rule, decide
+from specx.core.rules import Block, Rule
 from specx.core.sampling import Distribution
 
 __all__ = ["Law", "Table", "emitted_law", "outcome_law", "target_law", "total_variation"]
@@ -22,34 +22,33 @@ Table: TypeAlias = Callable[[tuple[int, ...]], Distribution]
 """The distribution of the next token after a context, as drafter or verifier has it."""
 
 Law: TypeAlias = dict[tuple[int, ...], Any]
-"""Probability of each sequence of tokens; what is impossible may be missing."""
+"""Distribution of texts: the probability of each sequence of tokens; 0 where it is missing."""
 
 
-def outcome_law(rule: Rule, block: Block) -> dict[tuple[int, int], Any]:
+def outcome_law(rule: type[Rule], block: Block) -> dict[tuple[int, int], Any]:
     """Probability of each (n_accepted, token) for one block, over all uniforms.
 
     Every uniform is tried once in each interval on which the outcome is constant.
     """
-    chances = rule.acceptance(block)
+    judged = rule(block)
     law: dict[tuple[int, int], Any] = defaultdict(int)
-    for weight, uniforms in _test_cells(chances):
-        n = rule.n_accepted(uniforms < chances)
-        last = block.target[n] if n == len(block.tokens) else rule.after(block, n)
-        for mass, u in _draw_cells(last):
-            verdict = decide(rule, block, uniforms, u)
+    for weight, uniforms in _test_cells(judged.chances):
+        n = judged.count(uniforms < judged.chances)
+        for mass, u in _draw_cells(judged.next_token(n)):
+            verdict = judged.decide(uniforms, u)
             law[verdict.n_accepted, verdict.token] += weight * mass
     return dict(law)
 
 
 def emitted_law(
-    rule: Rule, target: Table, draft: Table, g: int, proposals: Law | None = None
+    rule: type[Rule], target: Table, draft: Table, g: int, proposals: Law | None = None
 ) -> Law:
-    """Law of the first g + 1 tokens: one round, and plain decoding for what it leaves open.
+    """Distribution of the first g + 1 tokens: one round, then plain decoding up to that length.
 
     Parameters
     ----------
     proposals
-        Law of what is proposed, at most g tokens; by default g tokens drawn from `draft`.
+        Distribution of the drafts, of at most g tokens; by default g tokens drawn from `draft`.
     """
     law: Law = defaultdict(int)
     for tokens, chance in (proposals or target_law(draft, g)).items():
@@ -63,7 +62,7 @@ def emitted_law(
 
 
 def target_law(table: Table, length: int, context: tuple[int, ...] = ()) -> Law:
-    """Law of the next `length` tokens drawn one by one from `table`."""
+    """Distribution of the next `length` tokens drawn one by one from `table`."""
     law: Law = {(): 1}
     for _ in range(length):
         law = {

@@ -1,8 +1,11 @@
 """Which drafted tokens survive, and what follows them: pure functions of arrays and uniforms.
 
-A rule says, before any random number is drawn, with what chance each drafted token passes its test
-and what is drawn after the survivors. `decide` adds the uniforms. The same functions run on float64
-and on arrays of `fractions.Fraction`, so what the tests enumerate is what the loop calls.
+A rule is a class. Called on a block it gives its judgement: before any random number is drawn, the
+chance with which each drafted token passes its test, and what is drawn after the survivors.
+`Rule.decide` adds the uniforms. The same code runs on float64 and on arrays of
+`fractions.Fraction`, so what the tests enumerate is what the loop calls.
+
+To add a rule, write its class here and name it in `RULES`.
 """
 
 from __future__ import annotations
@@ -10,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,14 +29,14 @@ __all__ = [
     "Rule",
     "TokenRule",
     "Verdict",
-    "decide",
+    "judgements",
     "residual",
 ]
 
 
 @dataclass(frozen=True, eq=False)
 class Block:
-    """One round's g drafted tokens, with what drafter and verifier say of them.
+    """One round's g drafted tokens, with the distributions of drafter and verifier.
 
     Parameters
     ----------
@@ -43,11 +46,14 @@ class Block:
         The g distributions that the drafted tokens were really drawn from.
     tokens
         The g drafted tokens.
+    parents
+        As in `specx.drafters.base.Draft`; None is a path.
     """
 
     target: Sequence[Distribution]
     draft: Sequence[Distribution]
     tokens: Sequence[int]
+    parents: Sequence[int] | None = None
 
     def __post_init__(self) -> None:
         g = len(self.tokens)
@@ -56,6 +62,13 @@ class Block:
                 f"{g} drafted tokens need {g} draft and {g + 1} target distributions; "
                 f"got {len(self.draft)} and {len(self.target)}"
             )
+        if self.parents is not None and len(self.parents) != g:
+            raise UsageError(f"{g} drafted tokens need {g} parents; got {len(self.parents)}")
+
+    @property
+    def is_path(self) -> bool:
+        """Whether each token follows the one before it."""
+        return self.parents is None or list(self.parents) == list(range(-1, len(self.tokens) - 1))
 
     @cached_property
     def target_probs(self) -> Numbers:
@@ -85,36 +98,92 @@ class Block:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What a rule decided: the first `n_accepted` drafted tokens stay, then comes `token`."""
+    """The drafted tokens that stay, and the token drawn after them."""
 
-    n_accepted: int
+    accepted: tuple[int, ...]
     token: int
 
+    @property
+    def n_accepted(self) -> int:
+        """How many drafted tokens stay."""
+        return len(self.accepted)
 
-class Rule(Protocol):
-    """A lossless rule: for any draft, the emitted tokens follow the verifier's law."""
 
-    name: str
+class Rule:
+    """A lossless rule applied to one block: for any draft, the emitted tokens have the verifier's
+    distribution.
 
-    def acceptance(self, block: Block) -> Numbers:
+    A subclass is a rule, and names itself; an instance is what the rule says of one block. Each
+    number is computed when it is first asked for, and once. By default the first failed test ends
+    the draft, and the token after it is drawn from what the verifier has beyond the drafter.
+
+    Raises
+    ------
+    UsageError
+        If the block is a tree.
+    """
+
+    name: ClassVar[str]
+
+    def __init__(self, block: Block) -> None:
+        if not block.is_path:
+            raise UsageError(
+                f"rule '{self.name}' judges a path, and the draft is a tree (parents "
+                f"{block.parents}); propose one token after the other"
+            )
+        self.block = block
+
+    @cached_property
+    def chances(self) -> Numbers:
         """Chance that each drafted token passes its test, shape (g,)."""
+        raise NotImplementedError
 
-    def n_accepted(self, passed: NDArray[np.bool_]) -> int:
-        """How many drafted tokens stay, given which tests passed, shape (g,)."""
-
-    def after(self, block: Block, n: int) -> Distribution:
-        """What the token after `n` < g accepted ones is drawn from."""
-
-    def survival(self, block: Block) -> Numbers:
+    @cached_property
+    def survival(self) -> Numbers:
         """Numbers whose means over drafts are the chances that i tokens or more are accepted,
-        shape (g,): no noise but the draft's, and to be had beyond a rejection too.
+        shape (g,). They vary with the draft alone, and are known beyond a rejection too.
         """
+        survival: Numbers = np.cumprod(self.chances)
+        return survival
 
-    def expected(self, block: Block) -> Any:
-        """Their sum; its mean over drafts is the mean of n_accepted."""
+    @property
+    def expected(self) -> Any:
+        """The sum of `survival`, whose mean over drafts is the mean number of accepted tokens."""
+        return self.survival.sum()
+
+    @staticmethod
+    def count(passed: NDArray[np.bool_]) -> int:
+        """How many drafted tokens stay, given which tests passed, shape (g,)."""
+        return int(np.logical_and.accumulate(passed).sum())
+
+    def scale(self, n: int) -> Any:
+        """The factor of the target in the residual after `n` < g accepted tokens."""
+        return 1
+
+    def after(self, n: int) -> Distribution:
+        """The distribution of the token after `n` < g accepted ones."""
+        return residual(self.block.target[n], self.block.draft[n], self.scale(n))
+
+    def next_token(self, n: int) -> Distribution:
+        """The distribution of the token after `n` accepted ones, a full acceptance included."""
+        return self.block.target[n] if n == len(self.block.tokens) else self.after(n)
+
+    def decide(self, uniforms: NDArray[Any], u: Any) -> Verdict:
+        """Decide the block.
+
+        Parameters
+        ----------
+        uniforms
+            Shape (g,), in [0, 1): token i passes its test while ``uniforms[i] < chances[i]``.
+        u
+            In [0, 1), independent of `uniforms` and of the draft: draws the token after the
+            survivors.
+        """
+        n = self.count(uniforms < self.chances)
+        return Verdict(tuple(self.block.tokens[:n]), self.next_token(n).draw(u))
 
 
-class TokenRule:
+class TokenRule(Rule):
     """Token by token, up to the first rejection.
 
     Draft x is accepted with probability min(1, P(x) / Q(x)); at the first rejection a token is
@@ -124,25 +193,13 @@ class TokenRule:
 
     name = "token"
 
-    def acceptance(self, block: Block) -> Numbers:
-        target, draft = block.target_probs, block.draft_probs
+    @cached_property
+    def chances(self) -> Numbers:
+        target, draft = self.block.target_probs, self.block.draft_probs
         return np.minimum(target, draft) / draft  # min(1, P/Q) without overflow
 
-    def n_accepted(self, passed: NDArray[np.bool_]) -> int:
-        return _before_first_failure(passed)
 
-    def after(self, block: Block, n: int) -> Distribution:
-        return residual(block.target[n], block.draft[n])
-
-    def survival(self, block: Block) -> Numbers:
-        survival: Numbers = np.cumprod(self.acceptance(block))
-        return survival
-
-    def expected(self, block: Block) -> Any:
-        return self.survival(block).sum()
-
-
-class BlockRule:
+class BlockRule(Rule):
     """The block as a whole: a good later token can carry a poor earlier one.
 
     Never accepts fewer tokens in expectation than `TokenRule`. Sun et al. 2025, arXiv 2403.10444,
@@ -151,65 +208,61 @@ class BlockRule:
 
     name = "block"
 
-    def acceptance(self, block: Block) -> Numbers:
-        carried = self.carried(block)
-        chances = carried[1:]
+    @cached_property
+    def chances(self) -> Numbers:
+        block, chances = self.block, self._carried[1:]
         for i in range(1, len(block.tokens)):
-            left = _excess(block.target[i], block.draft[i], carried[i]).sum()
-            lost = 1 - carried[i]
+            left = _excess(block.target[i], block.draft[i], self._carried[i]).sum()
+            lost = 1 - self._carried[i]
             chances[i - 1] = left / (left + lost) if left + lost > 0 else 1
         return np.array(chances, dtype=block.target_probs.dtype)
 
-    def n_accepted(self, passed: NDArray[np.bool_]) -> int:
+    @cached_property
+    def survival(self) -> Numbers:
+        return np.array(self._carried[1:], dtype=self.block.target_probs.dtype)
+
+    @staticmethod
+    def count(passed: NDArray[np.bool_]) -> int:
         """The longest prefix whose test passed; an earlier failure does not end the scan."""
         return int(np.flatnonzero(passed)[-1]) + 1 if passed.any() else 0
 
-    def after(self, block: Block, n: int) -> Distribution:
-        return residual(block.target[n], block.draft[n], self.carried(block)[n])
+    def scale(self, n: int) -> Any:
+        return self._carried[n]
 
-    def survival(self, block: Block) -> Numbers:
-        return np.array(self.carried(block)[1:], dtype=block.target_probs.dtype)
-
-    def expected(self, block: Block) -> Any:
-        return self.survival(block).sum()
-
-    def carried(self, block: Block) -> list[Any]:
+    @cached_property
+    def _carried(self) -> list[Any]:
         """p_0 = 1, p_i = min(1, p_(i-1) P(x_i) / Q(x_i)): g + 1 numbers."""
         carried: list[Any] = [1]
-        for target, draft in zip(block.target_probs, block.draft_probs, strict=True):
+        for target, draft in zip(self.block.target_probs, self.block.draft_probs, strict=True):
             reached = carried[-1] * target
             carried.append(reached / draft if reached < draft else 1)
         return carried
 
 
-class MatchRule:
-    """The verifier draws for itself, and the draft stays while it says the same.
+class MatchRule(Rule):
+    """The verifier draws for itself, and the draft stays while both agree.
 
     What llama.cpp's server and mlx-lm do; here for comparison. A draft x stays with probability
-    P(x), and the token after it is drawn from P without x, which is the same law.
+    P(x), and the token after it is drawn from P without x, which gives the same distribution.
     """
 
     name = "match"
 
-    def acceptance(self, block: Block) -> Numbers:
-        return block.target_probs
+    @cached_property
+    def chances(self) -> Numbers:
+        return self.block.target_probs
 
-    def n_accepted(self, passed: NDArray[np.bool_]) -> int:
-        return _before_first_failure(passed)
-
-    def after(self, block: Block, n: int) -> Distribution:
-        token = np.array([block.tokens[n]])
-        return residual(block.target[n], Distribution(block.target[n].at(token), token))
-
-    def survival(self, block: Block) -> Numbers:
-        survival: Numbers = np.cumprod(self.acceptance(block))
-        return survival
-
-    def expected(self, block: Block) -> Any:
-        return self.survival(block).sum()
+    def after(self, n: int) -> Distribution:
+        target, token = self.block.target[n], np.array([self.block.tokens[n]])
+        return residual(target, Distribution(target.at(token), token))
 
 
-RULES: dict[str, Rule] = {rule.name: rule for rule in (TokenRule(), BlockRule(), MatchRule())}
+RULES: dict[str, type[Rule]] = {rule.name: rule for rule in (TokenRule, BlockRule, MatchRule)}
+
+
+def judgements(block: Block, rule: type[Rule]) -> dict[str, Rule]:
+    """By name, what every rule says of `block`; `rule` takes the place of its name's."""
+    return {name: each(block) for name, each in {**RULES, rule.name: rule}.items()}
 
 
 def residual(target: Distribution, draft: Distribution, scale: Any = 1) -> Distribution:
@@ -228,22 +281,3 @@ def residual(target: Distribution, draft: Distribution, scale: Any = 1) -> Distr
 def _excess(target: Distribution, draft: Distribution, scale: Any) -> Numbers:
     excess: Numbers = np.maximum(scale * target.probs - draft.over(target), 0)
     return excess
-
-
-def _before_first_failure(passed: NDArray[np.bool_]) -> int:
-    return int(np.logical_and.accumulate(passed).sum())
-
-
-def decide(rule: Rule, block: Block, uniforms: NDArray[Any], u: Any) -> Verdict:
-    """Decide one block.
-
-    Parameters
-    ----------
-    uniforms
-        Shape (g,), in [0, 1): token i passes its test while ``uniforms[i] < acceptance[i]``.
-    u
-        In [0, 1), independent of `uniforms` and of the draft: draws the token after the survivors.
-    """
-    n = rule.n_accepted(uniforms < rule.acceptance(block))
-    last = block.target[n] if n == len(block.tokens) else rule.after(block, n)
-    return Verdict(n, last.draw(u))

@@ -1,12 +1,14 @@
 """From logits to the distribution a token is drawn from: one transform, for drafter and verifier.
 
-The order of the filters is fixed: temperature, then top-k, top-p and min-p on the tempered
-distribution, each renormalising before the next. (llama.cpp applies temperature last.)
+The order is fixed: temperature, then the filters of `FILTERS` on the tempered distribution, each
+renormalising before the next. (llama.cpp applies temperature last.)
+
+To add a filter, give `SamplingParams` its field, off by default, and `FILTERS` its entry.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
@@ -15,7 +17,16 @@ from numpy.typing import NDArray
 
 from specx.errors import LogitsError, UsageError
 
-__all__ = ["Distribution", "LogitsReader", "SamplingParams", "distribution"]
+__all__ = [
+    "FILTERS",
+    "FILTERS_OFF",
+    "SAMPLING_ORDER",
+    "Distribution",
+    "Filter",
+    "LogitsReader",
+    "SamplingParams",
+    "distribution",
+]
 
 Numbers: TypeAlias = NDArray[Any]
 """float64 in a run; objects (`fractions.Fraction`) where a rule is enumerated exactly."""
@@ -26,7 +37,7 @@ GREEDY_BELOW = 1e-5
 
 @dataclass(frozen=True, kw_only=True)
 class SamplingParams:
-    """What is drawn from: temperature, then top-k, top-p, min-p, in this order.
+    """Sampling settings: temperature, then the filters in the order of `FILTERS`.
 
     `temperature` 0 is greedy; `top_k` 0, `top_p` 1 and `min_p` 0 switch a filter off.
     """
@@ -109,17 +120,17 @@ class Distribution:
 
 @dataclass(frozen=True, eq=False)
 class LogitsReader:
-    """Reads one model's logits as distributions, and names the model when they make none."""
+    """Turns one model's logits into distributions, and names the model where they make none."""
 
     model: str
     params: SamplingParams
     masked: Sequence[int] | NDArray[np.intp] = ()
     """Ids that this model must never be asked to emit: no token stands behind them."""
     keep_logits: bool = False
-    """Whether each distribution holds on to its row: a trace measures entropies there."""
+    """True lets each distribution hold on to its row, on which a trace measures entropies."""
 
     def read(self, rows: NDArray[np.float32], position: int) -> list[Distribution]:
-        """One distribution a row of `rows` (n, n_vocab); masks `rows` in place.
+        """One distribution per row of `rows` (n, n_vocab); masks `rows` in place.
 
         `position` is that of the token which the first row predicts, for the error's text.
         """
@@ -160,37 +171,78 @@ def distribution(logits: NDArray[np.float32], params: SamplingParams) -> Distrib
         raise LogitsError(f"the logits hold {'only -inf' if peak == -np.inf else peak}")
     if params.greedy:
         return Distribution(np.ones(1), np.array([logits.argmax()]))
-    ids = _kept_ids(logits, peak, params)
-    kept = logits if ids is None else logits[ids]
-    weights = np.exp((kept.astype(np.float64) - peak) / params.temperature)
-    return Distribution(weights / weights.sum(), ids)
+    left = _filtered(_Candidates(logits, peak, params.temperature), params)
+    weights = np.exp((left.logits.astype(np.float64) - peak) / params.temperature)
+    return Distribution(weights / weights.sum(), left.ids)
 
 
-def _kept_ids(
-    logits: NDArray[np.float32], peak: np.float32, params: SamplingParams
-) -> NDArray[np.intp] | None:
-    """Ascending ids that pass the filters; None where every filter is off."""
-    ids = _top_k_ids(logits, params.top_k) if 0 < params.top_k < len(logits) else None
-    if params.top_p == 1 and params.min_p == 0:
-        return ids
-    # float32 decides who passes, at a fifth of the cost; probabilities are computed in float64.
-    scale = np.float32(1 / params.temperature)
-    weights = np.exp(((logits if ids is None else logits[ids]) - peak) * scale)
-    kept: NDArray[np.intp]
-    if params.top_p < 1:
-        kept = _nucleus(weights, params.top_p)
-        kept = kept[weights[kept] >= params.min_p]
-    else:
-        kept = np.flatnonzero(weights >= params.min_p)
-    return kept if ids is None else ids[kept]
+class _Candidates:
+    """The tokens of one row that no filter has removed yet.
+
+    Parameters
+    ----------
+    ids
+        Ascending; None while all are left.
+    weights
+        What `weights` returned before, of these tokens.
+    """
+
+    def __init__(
+        self,
+        logits: NDArray[np.float32],
+        peak: np.float32,
+        temperature: float,
+        ids: NDArray[np.intp] | None = None,
+        weights: NDArray[np.float32] | None = None,
+    ) -> None:
+        self.logits, self.ids = logits, ids
+        self._peak, self._temperature, self._weights = peak, temperature, weights
+
+    def weights(self) -> NDArray[np.float32]:
+        """Tempered probabilities relative to the largest.
+
+        float32 decides who passes, at a fifth of the cost; probabilities are computed in float64.
+        """
+        if self._weights is None:
+            self._weights = np.exp((self.logits - self._peak) * np.float32(1 / self._temperature))
+        return self._weights
+
+    def at(self, places: NDArray[np.intp]) -> _Candidates:
+        """Those at `places`, ascending and at least one."""
+        return _Candidates(
+            self.logits[places],
+            self._peak,
+            self._temperature,
+            places if self.ids is None else self.ids[places],
+            None if self._weights is None else self._weights[places],
+        )
 
 
-def _top_k_ids(logits: NDArray[np.float32], k: int) -> NDArray[np.intp]:
-    """Ascending ids of the `k` largest logits; of equal ones the lower ids."""
+def _filtered(left: _Candidates, params: SamplingParams) -> _Candidates:
+    for each in FILTERS:
+        setting = getattr(params, each.name)
+        if setting != each.off:
+            left = each.keep(left, setting)
+    return left
+
+
+def _top_k(left: _Candidates, k: int) -> _Candidates:
+    """The `k` largest logits; of equal ones the lower ids."""
+    logits = left.logits
+    if k >= len(logits):
+        return left
     edge = np.partition(logits, len(logits) - k)[len(logits) - k]
     above = np.flatnonzero(logits > edge)
     ties = np.flatnonzero(logits == edge)
-    return np.sort(np.concatenate([above, ties[: k - len(above)]]))
+    return left.at(np.sort(np.concatenate([above, ties[: k - len(above)]])))
+
+
+def _top_p(left: _Candidates, mass: float) -> _Candidates:
+    return left.at(_nucleus(left.weights(), mass))
+
+
+def _min_p(left: _Candidates, least: float) -> _Candidates:
+    return left.at(np.flatnonzero(left.weights() >= least))
 
 
 def _nucleus(weights: NDArray[np.float32], top_p: float) -> NDArray[np.intp]:
@@ -211,3 +263,25 @@ def _nucleus(weights: NDArray[np.float32], top_p: float) -> NDArray[np.intp]:
     mass = np.cumsum(found[order], dtype=np.float64)
     size = min(int(np.searchsorted(mass, need)) + 1, len(places))
     return np.sort(places[order[:size]])
+
+
+@dataclass(frozen=True)
+class Filter:
+    """Removes some of the tokens that could be drawn, before one is drawn."""
+
+    name: str
+    """The field of `SamplingParams` that sets it."""
+    off: float
+    """The setting at which every token stays."""
+    keep: Callable[[_Candidates, Any], _Candidates]
+    """Those that stay at another setting."""
+
+
+FILTERS = (Filter("top_k", 0, _top_k), Filter("top_p", 1, _top_p), Filter("min_p", 0, _min_p))
+"""In the order in which they apply."""
+
+FILTERS_OFF: dict[str, Any] = {each.name: each.off for each in FILTERS}
+"""The settings of `SamplingParams` under which every token stays."""
+
+SAMPLING_ORDER = ("temperature", *FILTERS_OFF)
+"""The fields of `SamplingParams` in the order in which they apply."""

@@ -17,7 +17,7 @@ __all__ = ["Draft", "Drafter", "DrafterFactory", "GoOn", "Models", "Outlook", "T
 GoOn: TypeAlias = "Callable[[int, NDArray[np.float32] | None], bool]"
 """Asked after k draws whether to go on: with None before the drafter's next step is paid for, then
 with the logits that draw k + 1 would be made from. It is asked *before* the draw, since dropping a
-token for what it turned out to be would change the law of the text."""
+token for what it turned out to be would change the distribution of the text."""
 
 
 @dataclass
@@ -32,6 +32,9 @@ class Draft:
     """The chances it would have given the text's last tokens, read off its catching up."""
     ended: str = ""
     """Why it is shorter than its limit, unless the schedule ended it."""
+    parents: list[int] | None = None
+    """Of a tree: for each token the place in `ids` of the one it follows, -1 for the text's last.
+    None is a path: each token follows the one before it."""
 
 
 @dataclass(frozen=True)

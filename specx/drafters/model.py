@@ -121,7 +121,7 @@ class ModelDrafter:
     def restart(self, n_past: int) -> None:
         """Forget everything, and read the text from absolute position `n_past` on.
 
-        What it proposes then follows another Q, which it is really drawn from: the law stays.
+        Its proposals are then drawn from another Q, and judged by that Q: the output stays exact.
         """
         self.model.truncate(0)
         self._first = n_past

@@ -38,7 +38,7 @@ class Outcome:
     """What a round showed."""
 
     survival: Sequence[float]
-    """Of each proposed token, `Rule.survival`: known beyond a rejection too."""
+    """`Rule.survival`, per proposed token: known beyond a rejection too."""
     decided: int
     """Tokens that the round added to the text: accepted ones and one more."""
     token: int

@@ -1,23 +1,23 @@
 """Early stop: the draft ends where the drafter is unsure, before the token in doubt is drawn.
 
 Both tests look at the softmax of the drafter's logits at temperature 1, before temperature and
-filters: at temperature 0 all that is drawn from is certain, and would tell nothing.
+filters: at temperature 0 the filtered distribution is always certain.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
+from specx.core.logits import best_probability, normalised_entropy
 from specx.drafters.base import Drafter
 from specx.errors import UsageError
 from specx.schedule.base import Outcome, Plan, Schedule
 
-__all__ = ["EarlyStop", "normalised_entropy"]
+__all__ = ["EarlyStop"]
 
 
 class EarlyStop:
@@ -58,18 +58,3 @@ class EarlyStop:
         if self._p_min is not None and best_probability(logits) < self._p_min:
             return False
         return self._entropy is None or k == 0 or normalised_entropy(logits) <= self._entropy
-
-
-def best_probability(logits: NDArray[np.float32]) -> float:
-    """The largest entry of the softmax."""
-    return 1 / float(np.exp(logits - logits.max()).sum(dtype=np.float64))
-
-
-def normalised_entropy(logits: NDArray[np.float32]) -> float:
-    """Entropy of the softmax over that of a uniform one, in [0, 1]."""
-    below = logits - logits.max()
-    weights = np.exp(below)
-    total = weights.sum(dtype=np.float64)
-    below[weights == 0] = 0  # 0 ln 0 is 0
-    entropy = math.log(total) - float(np.dot(weights, below)) / total
-    return entropy / math.log(len(logits)) if len(logits) > 1 else 0.0

@@ -7,6 +7,7 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
+from specx.core.logits import lead
 from specx.schedule.acceptance import logit, sigmoid
 
 __all__ = ["Margin", "margin_of"]
@@ -85,10 +86,5 @@ class Margin:
 
 
 def margin_of(logits: NDArray[np.float32]) -> float:
-    """Largest logit less the second largest, in nats; two passes over the row, no sort."""
-    place = int(logits.argmax())
-    best = logits[place]
-    logits[place] = -np.inf
-    second = logits.max()
-    logits[place] = best
-    return float(min(best - second, 50.0)) if np.isfinite(best) else 0.0
+    """The lead of the largest logit, capped at what tells anything."""
+    return min(lead(logits), 50.0)

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specx.codec import Seconds
-from specx.core.rules import RULES, Block, Rule, Verdict, decide
+from specx.core.rules import Block, Rule, Verdict, judgements
 from specx.core.sampling import Distribution, LogitsReader
 from specx.core.streams import Streams
 from specx.drafters.base import Draft, Drafter
@@ -63,6 +63,8 @@ class Round:
     """Who proposed or was to: ``model`` or ``lookup``; empty in plain decoding."""
     reason: str = ""
     """Why the schedule chose as it did."""
+    judged: Rule | None = None
+    """What the rule said of the draft; None in plain decoding, and where a trace was read."""
 
 
 class Stop:
@@ -135,13 +137,13 @@ def speculate(
     tokens: list[int],
     *,
     reader: LogitsReader,
-    rule: Rule,
+    rule: type[Rule],
     schedule: Schedule,
     streams: Streams,
     stop: Stop,
     clock: Clock | None = None,
 ) -> Iterator[Round]:
-    """Speculative decoding: the emitted tokens follow the verifier's law, whoever drafts.
+    """Speculative decoding: the emitted tokens have the verifier's distribution, whoever drafts.
 
     Leviathan et al. 2023 (arXiv 2211.17192), Chen et al. 2023 (arXiv 2302.01318).
 
@@ -170,19 +172,19 @@ def speculate(
         rows = verifier.forward(fed, n_logits=len(draft.ids) + 1)
         times.verify = watch.lap()
         target = reader.read(rows, length)
-        block = Block(target, draft.distributions, draft.ids)
+        judged = judgements(Block(target, draft.distributions, draft.ids, draft.parents), rule)
         uniforms = streams.accepting(length).random(len(draft.ids))
         emitting = streams.emitting(length).random()
-        verdict = decide(rule, block, uniforms, emitting)
-        expected = {name: float(any_rule.expected(block)) for name, any_rule in RULES.items()}
+        verdict = judged[rule.name].decide(uniforms, emitting)
+        expected = {name: float(each.expected) for name, each in judged.items()}
         times.core += watch.lap() + draft.core_seconds
-        emitted, pieces = stop.cut([*draft.ids[: verdict.n_accepted], verdict.token])
+        emitted, pieces = stop.cut([*verdict.accepted, verdict.token])
         tokens += emitted
         watch.lap()
         for side in sides:
             side.truncate(min(side.n_past, len(tokens) - 1))
         times.rollback = watch.lap()
-        schedule.learn(_outcome(rule, block, verdict, draft, times))
+        schedule.learn(_outcome(judged[rule.name], verdict, draft, times))
         times.core += watch.lap()
         yield Round(
             length,
@@ -197,6 +199,7 @@ def speculate(
             emitting,
             plan.drafter.kind,
             plan.reason,
+            judged[rule.name],
         )
 
 
@@ -220,20 +223,19 @@ def autoregress(
         times.core = watch.lap()
         emitted, pieces = stop.cut([token])
         tokens += emitted
-        verdict, untested = Verdict(0, token), np.empty(0)
+        verdict, untested = Verdict((), token), np.empty(0)
         yield Round(
             length, Draft(), target, verdict, {}, emitted, pieces, times, untested, emitting
         )
 
 
-def _outcome(rule: Rule, block: Block, verdict: Verdict, draft: Draft, times: Times) -> Outcome:
-    """What a schedule may learn of a round."""
-    n = verdict.n_accepted
+def _outcome(judged: Rule, verdict: Verdict, draft: Draft, times: Times) -> Outcome:
+    """The part of a round that a schedule may learn from."""
     return Outcome(
-        survival=rule.survival(block).tolist(),
-        decided=n + 1,
-        token=draft.ids[0] if n else verdict.token,
-        prob=block.target[0].prob,
+        survival=judged.survival.tolist(),
+        decided=verdict.n_accepted + 1,
+        token=(*verdict.accepted, verdict.token)[0],
+        prob=judged.block.target[0].prob,
         hindsight=draft.hindsight,
         draft_seconds=times.draft,
         verify_seconds=times.verify,

@@ -6,7 +6,7 @@ import re
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -97,7 +97,7 @@ class Plan:
         same = (
             trace.header.labels == self.labels(prompt)
             and trace.header.prompt == prompt.text
-            and trace.header.sampling == asdict(settings.sampling)
+            and trace.header.sampling == settings.sampling
             and (trace.header.gamma, trace.header.seed) == (settings.gamma, settings.seed)
         )
         if not same:

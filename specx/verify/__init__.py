@@ -1,8 +1,8 @@
-"""The checks behind `specx verify`: each says what was shown, at which error rate, by how much.
+"""The checks behind `specx verify`; each reports its finding, its margin and its error rate.
 
-`rules` needs no model: enumeration of the rule, chi-square of the sampler, and the law of the loop
-over several rounds of a small table. `models` looks at loaded ones: what their caches do, and the
-law of one round of the very loop that `specx run` runs.
+`rules` needs no model: enumeration of the rule, chi-square of the sampler, and the distribution of
+the loop's texts over several rounds of a small table. `models` checks loaded ones: their caches,
+and the distribution of one round of the loop that `specx run` runs.
 """
 
 from specx.verify.bench import Bench

@@ -1,5 +1,5 @@
-"""What floating point does to a loaded model: a batch against single rows, a used cache against a
-fresh one.
+"""Floating-point differences of a loaded model: a batch against single rows, a used cache against
+a fresh one.
 
 Differences are the runtime's: its kernels add in another order for another number of rows. They are
 measured here, so that an exactness check refutes only what exceeds them.
@@ -13,14 +13,15 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from specx.core.logits import log_softmax
 from specx.runtime.backend import LogitsBackend
 
-__all__ = ["Deviation", "batch_deviation", "fresh_logits", "rollback_deviation", "top_two_gap"]
+__all__ = ["Deviation", "batch_deviation", "fresh_logits", "rollback_deviation"]
 
 
 @dataclass(frozen=True)
 class Deviation:
-    """How far two ways to the same logits lie apart, by position."""
+    """The distance between two computations of the same logits, by position."""
 
     logits: NDArray[np.float64]
     """Largest absolute difference of a logit, shape (n,), in nats."""
@@ -66,12 +67,6 @@ def rollback_deviation(
     return _compare(fresh, used)
 
 
-def top_two_gap(logits: NDArray[np.float32]) -> float:
-    """Difference of the two largest logits of one row, in nats."""
-    second, first = np.partition(logits, -2)[-2:]
-    return float(first - second)
-
-
 def _feed(
     model: LogitsBackend, tokens: Sequence[int], width: int, wrong: Sequence[int] = ()
 ) -> NDArray[np.float32]:
@@ -94,11 +89,5 @@ def _compare(one: NDArray[np.float32], other: NDArray[np.float32]) -> Deviation:
     apart = np.where(equal, 0.0, np.abs(np.where(equal, 0, one) - np.where(equal, 0, other)))
     return Deviation(
         apart.max(axis=1).astype(np.float64),
-        np.abs(_softmax(one) - _softmax(other)).sum(axis=1) / 2,
+        np.abs(np.exp(log_softmax(one)) - np.exp(log_softmax(other))).sum(axis=1) / 2,
     )
-
-
-def _softmax(rows: NDArray[np.float32]) -> NDArray[np.float64]:
-    weights = np.exp(rows.astype(np.float64) - rows.max(axis=1, keepdims=True))
-    probs: NDArray[np.float64] = weights / weights.sum(axis=1, keepdims=True)
-    return probs

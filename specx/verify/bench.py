@@ -33,7 +33,7 @@ class Bench:
     verifier: LogitsBackend
     drafter: LogitsBackend
     sampling: SamplingParams
-    rule: Rule
+    rule: type[Rule]
     fault: Fault
     gamma: int
 

@@ -1,4 +1,4 @@
-"""What a check hands back, and how a statistical one is put into words."""
+"""The result of a check, and the words for that of a statistical one."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Report: TypeAlias = Callable[[float], None]
 
 @dataclass(frozen=True)
 class Check:
-    """What one check found."""
+    """The result of one check."""
 
     name: str
     subject: str
@@ -28,7 +28,7 @@ class Check:
     found: str
     """By how much it holds or fails."""
     means: str
-    """What that shows, and at which error rate."""
+    """The conclusion from it, and its error rate."""
     figures: dict[str, Any] = field(default_factory=dict)
 
     def as_json(self) -> dict[str, Any]:
@@ -45,7 +45,7 @@ def _plain(value: Any) -> Any:
 
 
 def statistical(name: str, subject: str, found: ChiSquare, what: str) -> Check:
-    """A check that compared what was drawn with a law."""
+    """The check that compared draws with a distribution."""
     return Check(
         name=name,
         subject=subject,
@@ -61,7 +61,7 @@ def statistical(name: str, subject: str, found: ChiSquare, what: str) -> Check:
 
 def _found(found: ChiSquare) -> str:
     if found.excluded:
-        return f"{found.excluded:,} of {found.trials:,} are impossible under the law"
+        return f"{found.excluded:,} of {found.trials:,} have probability 0"
     if found.rare > found.most_rare:
         return (
             f"{found.rare:,} draws of rare outcomes, which expect {found.rare_expected:.2g} "

@@ -1,4 +1,4 @@
-"""Pearson's chi-square against a law that is known exactly, with what it can and cannot see."""
+"""Pearson's chi-square against a distribution that is known exactly, and its power."""
 
 from __future__ import annotations
 
@@ -30,20 +30,20 @@ class ChiSquare:
     """Of freedom: cells less one. 0 where a single outcome is all but certain."""
     critical: float
     total_variation: float
-    """Between what was seen and the law, over the cells; noise included."""
+    """Between counts and distribution, over the cells; noise included."""
     rare: int
     """Draws of outcomes too rare for a cell."""
     rare_expected: float
     most_rare: int
     """As many of them are allowed."""
     excluded: int
-    """Draws that the law excludes; one refutes it."""
+    """Draws of probability 0; one refutes the distribution."""
     false_positive: float
-    """Chance that a law which holds is refuted."""
+    """Chance that a sound decoder is refuted."""
 
     @property
     def holds(self) -> bool:
-        """True where the law is not refuted."""
+        """True where the distribution is not refuted."""
         alike = self.statistic <= self.critical and self.rare <= self.most_rare
         return alike and not self.excluded
 

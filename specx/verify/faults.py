@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from specx.core.rules import RULES, Block, BlockRule, Rule, TokenRule, residual
+from specx.core.rules import RULES, Rule, residual
 from specx.core.sampling import Distribution, LogitsReader, SamplingParams
 from specx.core.streams import Streams
 from specx.drafters.base import Draft, GoOn
@@ -30,12 +30,12 @@ class Fault:
     rules = tuple(RULES)
     """The rules it can be put into."""
 
-    def rule(self, rule: Rule) -> Rule:
+    def rule(self, rule: type[Rule]) -> type[Rule]:
         """The rule in use, or a faulty one in its place."""
         return rule
 
     def reader(self, reader: LogitsReader) -> LogitsReader:
-        """How the verifier's logits become distributions."""
+        """The reader of the verifier's logits."""
         return reader
 
     def drafter(self, drafter: ModelDrafter) -> ModelDrafter:
@@ -51,54 +51,47 @@ class Fault:
         return model
 
 
-class _OtherResidual:
-    """A rule whose token after a rejection is drawn from something else."""
+class OtherResidual(Fault):
+    """A fault of the distribution that the token after a rejection is drawn from."""
 
-    def __init__(self, rule: Rule) -> None:
-        self.name, self._rule = rule.name, rule
-        self.acceptance = rule.acceptance
-        self.n_accepted = rule.n_accepted
-        self.survival = rule.survival
-        self.expected = rule.expected
+    def rule(self, rule: type[Rule]) -> type[Rule]:
+        def after(judged: Rule, n: int) -> Distribution:
+            block = judged.block
+            left: Distribution = self.left(
+                block.target[n], block.draft[n], block.tokens[n], judged.scale(n)
+            )
+            return left
 
-    def after(self, block: Block, n: int) -> Distribution:
-        scale = self._rule.carried(block)[n] if isinstance(self._rule, BlockRule) else 1
-        left: Distribution = self.left(block.target[n], block.draft[n], block.tokens[n], scale)
-        return left
+        faulty: type[Rule] = type(rule.__name__, (rule,), {"after": after})
+        return faulty
 
     def left(self, target: Distribution, draft: Distribution, token: int, scale: Any) -> Any:
+        """The faulty distribution; `scale` is the sound residual's factor of `target`."""
         raise NotImplementedError
 
 
-class _OneHotRule(_OtherResidual):
+class OneHotResidual(OtherResidual):
+    name = "one-hot-residual"
+    summary = "after a rejection, only the drafted token's own mass is subtracted"
+
     def left(self, target: Distribution, draft: Distribution, token: int, scale: Any) -> Any:
         only = np.array([token])
         return residual(target, Distribution(draft.at(only), only), scale)
 
 
-class OneHotResidual(Fault):
-    name = "one-hot-residual"
-    summary = "after a rejection, only the drafted token's own mass is subtracted"
+class SoftmaxResidual(OtherResidual):
+    name = "softmax-residual"
+    summary = "the residual is put through a softmax instead of being normalised"
 
-    def rule(self, rule: Rule) -> Rule:
-        return _OneHotRule(rule)
-
-
-class _SoftmaxRule(_OtherResidual):
     def left(self, target: Distribution, draft: Distribution, token: int, scale: Any) -> Any:
         weights = np.exp(residual(target, draft, scale).probs.astype(np.float64))
         return Distribution(weights / weights.sum(), target.ids)
 
 
-class SoftmaxResidual(Fault):
-    name = "softmax-residual"
-    summary = "the residual is put through a softmax instead of being normalised"
+class ResidualByPlace(OtherResidual):
+    name = "residual-by-place"
+    summary = "the residual subtracts entry from entry where the filters left different tokens"
 
-    def rule(self, rule: Rule) -> Rule:
-        return _SoftmaxRule(rule)
-
-
-class _ByPlaceRule(_OtherResidual):
     def left(self, target: Distribution, draft: Distribution, token: int, scale: Any) -> Any:
         probs = np.zeros(len(target.probs), dtype=draft.probs.dtype)
         size = min(len(probs), len(draft.probs))
@@ -106,26 +99,13 @@ class _ByPlaceRule(_OtherResidual):
         return residual(target, Distribution(probs, target.ids), scale)
 
 
-class ResidualByPlace(Fault):
-    name = "residual-by-place"
-    summary = "the residual subtracts entry from entry where the filters left different tokens"
-
-    def rule(self, rule: Rule) -> Rule:
-        return _ByPlaceRule(rule)
-
-
-class _BlockTokenRule(BlockRule):
-    def after(self, block: Block, n: int) -> Distribution:
-        return TokenRule().after(block, n)
-
-
-class BlockWithTokenResidual(Fault):
+class BlockWithTokenResidual(OtherResidual):
     name = "block-with-token-residual"
     summary = "block's acceptance with token's residual"
-    rules = (BlockRule.name,)
+    rules = ("block",)
 
-    def rule(self, rule: Rule) -> Rule:
-        return _BlockTokenRule()
+    def left(self, target: Distribution, draft: Distribution, token: int, scale: Any) -> Any:
+        return residual(target, draft)
 
 
 class _OtherQ(ModelDrafter):
@@ -277,7 +257,7 @@ class _PositionStreams(Streams):
 class KeyedByPosition(Fault):
     name = "keyed-by-position"
     summary = "random numbers are keyed by position alone, and met again in the next round"
-    rules = (BlockRule.name,)
+    rules = ("block",)
 
     def streams(self, streams: Streams) -> Streams:
         return _PositionStreams(streams.seed)

@@ -1,4 +1,4 @@
-"""What can be shown of two loaded models and the loop over them."""
+"""Checks of two loaded models and of the loop over them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ __all__ = [
 ]
 
 LAW_TOP_K = 8
-"""Tokens kept on both sides in the round whose law is enumerated."""
+"""Tokens kept on both sides in the round whose distribution is enumerated."""
 WIDTH = LAW_GAMMA + 1
 ROUNDING = 0.1
 """Mean total variation that no kernel's rounding reaches: more is another distribution."""
@@ -38,7 +38,7 @@ ROUNDING = 0.1
 def check_models(
     bench: Bench, prompt: list[int], trials: int, seed: int, report: Report
 ) -> Iterator[Check]:
-    """Batches and caches of both models, then the law of a round.
+    """Check batches and caches of both models, then the distribution of a round.
 
     Raises
     ------
@@ -99,7 +99,7 @@ def audit_cache(role: str, model: LogitsBackend, prompt: list[int], allowed: flo
 
 
 def round_law(bench: Bench, prompt: list[int], trials: int, seed: int, report: Report) -> Check:
-    """Sampled rounds of the loop against the law enumerated on the same models."""
+    """Compare sampled rounds of the loop with the distribution enumerated on the same models."""
     base = len(prompt) - 1
     for model in (bench.faulty_verifier, bench.drafter):
         prefill(model, prompt, PREFILL_SLICE, lambda fed: None)
@@ -118,7 +118,7 @@ def round_law(bench: Bench, prompt: list[int], trials: int, seed: int, report: R
 
 
 def enumerated_round(bench: Bench, prompt: list[int]) -> Law:
-    """Law of what one round emits, over all drafts, in passes of the loop's own width."""
+    """Distribution of one round's tokens, over all drafts, in passes of the loop's own width."""
     base, length = len(prompt) - 1, len(prompt)
     law: Counter[tuple[int, ...]] = Counter()
     for tokens, draft, chance in _drafts(bench, prompt):
@@ -161,7 +161,7 @@ def _drafts(
 
 
 def _draft_row(bench: Bench, prompt: list[int], tokens: list[int]) -> Distribution:
-    """What the drafter draws from after `tokens`, fed one by one as the loop feeds them."""
+    """The drafter's distribution after `tokens`, fed one by one as the loop feeds them."""
     _return_to(bench.drafter, len(prompt) - 1)
     for token in [prompt[-1], *tokens]:
         logits = bench.drafter.forward([token])

@@ -1,4 +1,4 @@
-"""What can be shown of a rule without any model."""
+"""Checks of a rule that need no model."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ import random
 from collections import Counter
 from collections.abc import Iterator
 from fractions import Fraction
+from itertools import product
 
 import numpy as np
 
 from specx.core.exactness import Law, Table, emitted_law, target_law, total_variation
-from specx.core.rules import Block, Rule, decide
+from specx.core.rules import Block, Rule
 from specx.core.sampling import Distribution, LogitsReader, SamplingParams
 from specx.runtime.backend import LoadOptions, LogitsBackend, get_backend
 from specx.shipped import packaged
@@ -29,10 +30,10 @@ SAMPLER_PORTION = 4096
 LOOP_TRIALS = 20_000
 LOOP_TOKENS = 4
 LAW_GAMMA = 2
-"""Tokens drafted in a round whose law is enumerated."""
+"""Tokens drafted in a round whose distribution is enumerated."""
 
 
-def check_rule(rule: Rule, fault: Fault, seed: int, report: Report) -> Iterator[Check]:
+def check_rule(rule: type[Rule], fault: Fault, seed: int, report: Report) -> Iterator[Check]:
     """Enumeration, sampler and loop; `report` gets the share done."""
     faulty = fault.rule(rule)
     yield enumerate_rule(faulty, seed, lambda share: report(0.1 * share))
@@ -40,7 +41,7 @@ def check_rule(rule: Rule, fault: Fault, seed: int, report: Report) -> Iterator[
     yield loop_law(rule, fault, seed, LOOP_TRIALS, lambda share: report(0.5 + 0.5 * share))
 
 
-def enumerate_rule(rule: Rule, seed: int, report: Report) -> Check:
+def enumerate_rule(rule: type[Rule], seed: int, report: Report) -> Check:
     """Every draft and outcome on small random tables, in fractions and in float64."""
     exact, floating = Fraction(0), 0.0
     for done, (vocab, g, again) in enumerate(SIZES, 1):
@@ -93,24 +94,25 @@ def _as_floats(table: Table) -> Table:
     return floats
 
 
-def sample_rule(rule: Rule, seed: int, draws: int, report: Report) -> Check:
+def sample_rule(rule: type[Rule], seed: int, draws: int, report: Report) -> Check:
     """The first token as the sampler emits it: 8 tokens, two drafted opposite to the target."""
     rng = np.random.default_rng(seed)
     rising = np.arange(1.0, 9.0) / 36
     target, draft = Distribution(rising), Distribution(rising[::-1].copy())
-    blocks = {(a, b): Block([target] * 3, [draft] * 2, [a, b]) for a in range(8) for b in range(8)}
+    drafts = product(range(8), repeat=2)
+    judged = {(a, b): rule(Block([target] * 3, [draft] * 2, [a, b])) for a, b in drafts}
     seen: Counter[int] = Counter()
     for start in range(0, draws, SAMPLER_PORTION):
         for uniforms in rng.random((min(SAMPLER_PORTION, draws - start), 5)):
-            block = blocks[draft.draw(uniforms[0]), draft.draw(uniforms[1])]
-            verdict = decide(rule, block, uniforms[2:4], uniforms[4])
-            seen[block.tokens[0] if verdict.n_accepted else verdict.token] += 1
+            drafted = draft.draw(uniforms[0]), draft.draw(uniforms[1])
+            verdict = judged[drafted].decide(uniforms[2:4], uniforms[4])
+            seen[(*verdict.accepted, verdict.token)[0]] += 1
         report(start / draws)
     found = chi_square(seen, dict(enumerate(rising.tolist())), FALSE_POSITIVE)
     return statistical("sampler", f"rule {rule.name}", found, "first tokens, vocabulary of 8")
 
 
-def loop_law(rule: Rule, fault: Fault, seed: int, trials: int, report: Report) -> Check:
+def loop_law(rule: type[Rule], fault: Fault, seed: int, trials: int, report: Report) -> Check:
     """Texts of the loop over several rounds, on a table of three tokens."""
     toy = get_backend("toy")
     verifier, drafter = (
@@ -134,7 +136,7 @@ def loop_law(rule: Rule, fault: Fault, seed: int, trials: int, report: Report) -
 
 
 def _text_law(model: LogitsBackend, reader: LogitsReader, prompt: list[int]) -> Law:
-    """The exact law of a table's texts, read off its own logits."""
+    """The exact distribution of a table's texts, computed from its own logits."""
 
     def table(context: tuple[int, ...]) -> Distribution:
         model.truncate(0)

@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from specx import LogitsBackend, Pair, SamplingParams, Session, Settings, Stop
+from specx.core.logits import lead
 from specx.session.chat import encode_chat
-from specx.verify.audit import batch_deviation, fresh_logits, top_two_gap
+from specx.verify.audit import batch_deviation, fresh_logits
 
 N_TOKENS, GAMMA = 128, 4
 
@@ -72,6 +73,6 @@ def assert_near_tie(
 ) -> None:
     pairs = zip(one, other, strict=False)
     place = next((i for i, (a, b) in enumerate(pairs) if a != b), min(len(one), len(other)))
-    gap = top_two_gap(fresh_logits(verifier, prompt + one[:place])[0])
+    gap = lead(fresh_logits(verifier, prompt + one[:place])[0])
     print(f"differs at token {place} of the text, where the gap is {gap:.3g}")
     assert gap <= allowed

@@ -24,7 +24,7 @@ from enumeration import Numbers, Script, checks, draws
 from identity import assert_identical, plain_texts
 from numpy.typing import NDArray
 
-from specx import RULES, Block, LoadOptions, LogitsBackend, Rule, get_backend
+from specx import RULES, LoadOptions, LogitsBackend, Rule, get_backend
 from specx.core.exactness import Law, Table, target_law, total_variation
 from specx.core.sampling import SamplingParams, distribution
 from specx.core.streams import Streams
@@ -144,7 +144,7 @@ def most_apart(verifier: LogitsBackend) -> float:
 class OneRound:
     """The first round of the loop after one prompt, again and again."""
 
-    def __init__(self, verifier: LogitsBackend, drafter: LogitsBackend, rule: Rule) -> None:
+    def __init__(self, verifier: LogitsBackend, drafter: LogitsBackend, rule: type[Rule]) -> None:
         self.bench = Bench(verifier, drafter, SAMPLING, rule, Fault(), GAMMA)
         self.prompt = verifier.tokenizer.encode(CODE, add_special=True, parse_special=False)
         for model in (verifier, drafter):
@@ -173,8 +173,8 @@ class OneRound:
         law: Law = defaultdict(float)
         for drafted, drafting in self.drafts():
             seen = self.run((drafting, MIDDLE, 0.5))
-            block = Block(seen.target, seen.draft.distributions, seen.draft.ids)
-            for tested, accepting, last in checks(self.bench.rule, block):
+            assert seen.judged is not None
+            for tested, accepting, last in checks(seen.judged):
                 for drawn, u in draws(last):
                     done = self.run((drafting, accepting, u))
                     law[tuple(done.emitted)] += drafted * tested * drawn

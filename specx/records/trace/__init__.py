@@ -13,8 +13,7 @@ from specx.records.trace.records import (
     Summary,
     Uncertainty,
 )
-from specx.records.trace.replay import replayed_acceptance
-from specx.records.trace.rounds import record_round
+from specx.records.trace.rounds import record_round, replayed_acceptance
 from specx.records.trace.uncertainty import uncertainty
 from specx.records.trace.writing import TraceWriter, header_for, summary_of
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from specx.codec import convert, lines_of, parse, refuse, require_all, shortened
-from specx.core.sampling import SamplingParams
+from specx.core.sampling import FILTERS_OFF
 from specx.errors import UsageError
 from specx.records.trace.records import (
     SCHEMA,
@@ -18,6 +18,7 @@ from specx.records.trace.records import (
     Line,
     RoundRecord,
     Summary,
+    SweepSettings,
 )
 from specx.session.decoding import Times
 from specx.session.result import Result
@@ -43,7 +44,7 @@ class NoGeneration(UsageError):
 
 @dataclass
 class Trace:
-    """One generation, as its trace tells it."""
+    """One generation, read from its trace."""
 
     path: Path
     start: FileStart
@@ -52,11 +53,11 @@ class Trace:
     summary: Summary | None = None
     """None where the run died."""
     bench: BenchSummary | None = None
-    """What the sweep came to that this generation is one run of, once it ended."""
+    """The results of the sweep that this generation is one run of, once it ended."""
 
     @property
     def text(self) -> str:
-        """What was written after the prompt."""
+        """The text after the prompt."""
         pieces = [token.piece for done in self.rounds for token in done.emitted]
         return "".join(pieces) + (self.summary.rest if self.summary else "")
 
@@ -70,7 +71,7 @@ class Trace:
             n_reused=0,
             stop_reason=summary.stop_reason if summary else None,
             settings=Settings(
-                sampling=SamplingParams(**header.sampling),
+                sampling=header.sampling,
                 gamma=header.gamma,
                 rule=header.rule,
                 seed=header.seed,
@@ -85,16 +86,16 @@ class Trace:
         )
 
     def choices(self) -> Choices:
-        """How many tokens were proposed how often, and by whom."""
+        """The number of rounds by drafter and by tokens proposed."""
         choices = Choices()
         for done in self.rounds:
             choices.add(done.as_round())
         return choices
 
     def tally(self) -> Tally:
-        """The same sums that the run made, from its rounds.
+        """The run's own sums, made again from its rounds.
 
-        Of a run that died nobody knows the time between rounds; it then counts as none.
+        The time between rounds of a run that died is unknown, and counted as 0.
         """
         tally = Tally()
         for done in self.rounds:
@@ -178,7 +179,23 @@ def _record(fields: Any, place: str) -> Line:
             f"{place}: written by specx {shortened(fields.get('specx'))} in schema "
             f"{fields['schema']}; this one reads schema {SCHEMA}: use that version"
         )
+    if kind == "header":
+        fields = {**fields, "sampling": _with_filters(fields.get("sampling"), place, "sampling")}
     record = convert(fields, KINDS[kind], place, REMEDY)
     if isinstance(record, RoundRecord):
         require_all(fields["times"], Times, place, "times", REMEDY)
+    if isinstance(record, BenchSummary):
+        for i, arm in enumerate(record.arms):
+            field = f"arms[{i}].settings"
+            settings = _with_filters(arm["settings"], place, field)
+            arm["settings"] = asdict(convert(settings, SweepSettings, f"{place}: {field}", REMEDY))
     return record
+
+
+def _with_filters(sampling: Any, place: str, field: str) -> Any:
+    """`sampling` with the filters off that it does not name: an earlier specx may not have them."""
+    if not isinstance(sampling, dict):
+        return sampling
+    if "temperature" not in sampling:
+        refuse(place, field, "object missing required field temperature", REMEDY)
+    return {**FILTERS_OFF, **sampling}

@@ -17,6 +17,7 @@ from msgspec import Meta
 
 from specx.codec import Chance, Count, Gamma, Number, Rate, Seconds, Uniform
 from specx.core.rules import Verdict
+from specx.core.sampling import SamplingParams
 from specx.drafters.base import Draft
 from specx.errors import UsageError
 from specx.session.decoding import Round, StopReason, Times
@@ -34,7 +35,6 @@ __all__ = [
     "Line",
     "Origin",
     "RoundRecord",
-    "Sampling",
     "SecondsByPart",
     "Summary",
     "SweepArm",
@@ -45,7 +45,7 @@ SCHEMA = 1
 """Version of the format; a reader refuses files of another one."""
 
 Origin: TypeAlias = Literal["accepted", "correction", "bonus", "plain"]
-"""How a token came to be: a draft that stayed; drawn after a rejection; drawn after a draft that
+"""The origin of a token: a draft that stayed; drawn after a rejection; drawn after a draft that
 stayed as a whole; drawn where nothing had been drafted."""
 
 Drawn: TypeAlias = Annotated[float, Meta(gt=0, le=1.000001)]
@@ -54,7 +54,7 @@ Drawn: TypeAlias = Annotated[float, Meta(gt=0, le=1.000001)]
 
 @dataclass(frozen=True, kw_only=True)
 class Uncertainty:
-    """How sure a model was of the next token, before any filter. Entropies are in nats.
+    """A model's uncertainty of the next token, before any filter. Entropies are in nats.
 
     `normalised` ones are divided by ln(vocabulary): 0 is certain, 1 knows nothing.
     """
@@ -81,14 +81,13 @@ class DraftToken:
     draft_prob: Drawn
     """Q: the probability that it was drawn with."""
     reach: Chance
-    """The rule's p_i, whose sum over the draft is the rule's expected acceptance: block's carried
-    weight (arXiv 2403.10444), else the chance that this token and all before it pass."""
+    """`Rule.survival`, whose sum over the draft is the rule's expected acceptance."""
     chance: Chance
-    """The rule's h_i: the chance that this token passes its test."""
+    """`Rule.chances`: the chance that this token passes its test."""
     uniform: Uniform
     """The token passes its test while this is below `chance`."""
     tested: bool
-    """Whether its fate was decided; what follows a rejection was not tested."""
+    """True where it was accepted or rejected; what follows a rejection was not tested."""
     accepted: bool
     overlap: Chance
     """sum min(P, Q) over the vocabulary: the chance that a draft here passes rule token."""
@@ -109,7 +108,7 @@ class LastToken:
     draft_prob: Chance | None
     """Q of it, where it replaced a draft."""
     uniform: Uniform
-    """What drew it."""
+    """The number that drew it."""
     target: Uncertainty | None
 
 
@@ -134,18 +133,9 @@ class FileStart:
     kind: Literal["file"] = "file"
 
 
-class Sampling(TypedDict):
-    """The fields of `specx.SamplingParams`."""
-
-    temperature: Rate
-    top_k: Count
-    top_p: Chance
-    min_p: Chance
-
-
 @dataclass(frozen=True, kw_only=True)
 class Header:
-    """What decided a generation."""
+    """The settings and the prompt of a generation."""
 
     prompt: str
     prompt_ids: list[Count]
@@ -153,7 +143,7 @@ class Header:
     rule: str
     gamma: Gamma | Literal["auto"]
     seed: Count
-    sampling: Sampling
+    sampling: SamplingParams
     n_vocab: Count
     """Width of the verifier's logits."""
     drafter: str | None
@@ -184,12 +174,12 @@ class RoundRecord:
     n_accepted: Count
     last: LastToken
     emitted: list[Emitted]
-    """What entered the text: less than was decided where a stop cut it."""
+    """The tokens that entered the text: fewer than were decided where a stop cut them."""
     times: Times
     kind: Literal["round"] = "round"
 
     def __post_init__(self) -> None:
-        """What reads a round takes these for granted."""
+        """Refuse what no round can be."""
         if self.gamma != len(self.draft):
             raise UsageError(f"gamma is {self.gamma}, and {len(self.draft)} tokens were drafted")
         if self.n_accepted > len(self.draft):
@@ -213,11 +203,12 @@ class RoundRecord:
 
     def as_round(self) -> Round:
         """The loop's own record of it, without the distributions."""
+        ids = [token.id for token in self.draft]
         return Round(
             length=self.position,
-            draft=Draft([token.id for token in self.draft]),
+            draft=Draft(ids),
             target=[],
-            verdict=Verdict(self.n_accepted, self.last.id),
+            verdict=Verdict(tuple(ids[: self.n_accepted]), self.last.id),
             expected=self.expected,
             emitted=[token.id for token in self.emitted],
             pieces=[token.piece for token in self.emitted],
@@ -242,7 +233,7 @@ class SecondsByPart(TypedDict):
 
 @dataclass(frozen=True, kw_only=True)
 class Summary:
-    """What a generation came to: the numbers of the footer and of ``--json``."""
+    """The results of a generation: the numbers of the footer and of ``--json``."""
 
     n_tokens: Count
     stop_reason: StopReason | None
@@ -279,15 +270,12 @@ class SweepKind(TypedDict):
     tau: Rate | None
 
 
-class SweepSettings(TypedDict):
-    """The settings of an arm; `specx.bench.Arm` says more."""
+@dataclass(frozen=True, kw_only=True)
+class SweepSettings(SamplingParams):
+    """The settings of an arm: its sampling, and the fields of `specx.bench.Arm` beside it."""
 
     backend: str
     draft_backend: str
-    temperature: Rate
-    top_k: Count
-    top_p: Rate
-    min_p: Rate
     gamma: Gamma
     rule: str
     cached: bool
@@ -296,7 +284,8 @@ class SweepSettings(TypedDict):
 class SweepArm(TypedDict):
     """The figures of an arm, as `specx.bench.summarise` makes them."""
 
-    settings: SweepSettings
+    settings: dict[str, Any]
+    """Those of `SweepSettings`, which a reader checks."""
     n_runs: Count
     n_tokens: Count
     tok_s: Rate | None
@@ -328,7 +317,7 @@ class Warned(TypedDict):
 
 @dataclass(frozen=True, kw_only=True)
 class BenchSummary:
-    """What a sweep came to: the object of ``specx bench --json`` without its single runs."""
+    """The results of a sweep: the object of ``specx bench --json`` without its single runs."""
 
     n: Count
     """Most tokens a run wrote."""

@@ -1,4 +1,4 @@
-"""From a round of the loop to a line of a trace."""
+"""From a round of the loop to a line of a trace, and its decision made again from that line."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from specx.core.rules import Block, BlockRule, Rule
+from specx.core.rules import Rule
 from specx.core.sampling import Distribution, SamplingParams
 from specx.records.trace.records import (
     DraftToken,
@@ -20,26 +20,25 @@ from specx.records.trace.uncertainty import uncertainty
 from specx.runtime.backend import Tokenizer
 from specx.session.decoding import Round
 
-__all__ = ["overlap", "reach", "record_round", "token_label"]
+__all__ = ["overlap", "record_round", "replayed_acceptance", "token_label"]
 
 
 def record_round(
     done: Round,
     *,
     index: int,
-    rule: Rule,
     params: SamplingParams,
     tokenizer: Tokenizer,
     gamma: int | str,
 ) -> RoundRecord:
-    """One round as a trace keeps it.
+    """The round as a trace keeps it.
 
     Parameters
     ----------
     done
         From `Pair.rounds` with ``keep_logits=True``, or its entropies are left out.
-    rule, params, gamma
-        What the loop ran with.
+    params, gamma
+        The loop's.
     """
     proposed = len(done.draft.ids)
     return RoundRecord(
@@ -48,7 +47,7 @@ def record_round(
         gamma=proposed,
         reason=_reason(done, gamma),
         drafter=done.drafter or None,
-        draft=list(_draft_tokens(done, rule, params, tokenizer)),
+        draft=list(_draft_tokens(done, params, tokenizer)),
         expected=done.expected,
         n_accepted=done.verdict.n_accepted,
         last=_last_token(done, params, tokenizer),
@@ -60,38 +59,37 @@ def record_round(
     )
 
 
-def reach(rule: Rule, block: Block) -> list[float]:
-    """The rule's p_i, shape (g,): their sum is ``rule.expected(block)``."""
-    if isinstance(rule, BlockRule):
-        return [float(weight) for weight in rule.carried(block)[1:]]
-    return [float(chance) for chance in np.cumprod(rule.acceptance(block))]
+def replayed_acceptance(done: RoundRecord, rule: type[Rule]) -> int:
+    """How many drafted tokens `rule` keeps by the chances and uniforms of the round's line."""
+    passed = [token.uniform < token.chance for token in done.draft]
+    return rule.count(np.array(passed, dtype=bool))
 
 
 def overlap(target: Distribution, draft: Distribution) -> float:
-    """sum_x min(P, Q): the chance that a draft is accepted by rule token."""
+    """sum_x min(P, Q): the chance that rule token accepts a draft."""
     return float(np.minimum(target.probs, draft.over(target)).sum())
 
 
 def token_label(tokenizer: Tokenizer, token: int) -> str:
-    """A token to read: its text, with escapes for bytes that are no text, or its control name."""
+    """A token's text, with escapes for bytes that are no text, or its control name."""
     data = tokenizer.token_bytes(token)
     return data.decode("utf-8", errors="backslashreplace") if data else tokenizer.token_text(token)
 
 
 def _draft_tokens(
-    done: Round, rule: Rule, params: SamplingParams, tokenizer: Tokenizer
+    done: Round, params: SamplingParams, tokenizer: Tokenizer
 ) -> Iterator[DraftToken]:
-    block = Block(done.target, done.draft.distributions, done.draft.ids)
-    chances, weights = rule.acceptance(block), reach(rule, block)
-    n_accepted = done.verdict.n_accepted
+    if done.judged is None:  # plain decoding
+        return
+    judged, block, n_accepted = done.judged, done.judged.block, done.verdict.n_accepted
     for i, token in enumerate(block.tokens):
         yield DraftToken(
             id=token,
             text=token_label(tokenizer, token),
             target_prob=float(block.target_probs[i]),
             draft_prob=float(block.draft_probs[i]),
-            reach=weights[i],
-            chance=float(chances[i]),
+            reach=float(judged.survival[i]),
+            chance=float(judged.chances[i]),
             uniform=float(done.uniforms[i]),
             tested=i <= n_accepted,
             accepted=i < n_accepted,
@@ -128,7 +126,7 @@ def _origin(done: Round, place: int) -> Origin:
 
 
 def _reason(done: Round, gamma: int | str) -> str:
-    """Why this many: what the schedule says, unless the draft came to its end by itself."""
+    """The schedule's reason for the length of the draft, unless the draft ended by itself."""
     if not done.drafter:
         return "no drafter"
     if len(done.draft.ids) == gamma:

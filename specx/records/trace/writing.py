@@ -10,11 +10,9 @@ from datetime import datetime, timezone
 from importlib.metadata import version
 from pathlib import Path
 from types import TracebackType
-from typing import Any, cast
+from typing import Any
 
 from specx.codec import to_json
-from specx.core.accept import find_rule
-from specx.core.sampling import SamplingParams
 from specx.errors import UsageError
 from specx.interrupts import held
 from specx.output import LineFile
@@ -24,7 +22,6 @@ from specx.records.trace.records import (
     FileStart,
     Header,
     Line,
-    Sampling,
     Summary,
 )
 from specx.records.trace.rounds import record_round
@@ -74,8 +71,7 @@ class TraceWriter:
         """Begin a generation; `tokenizer` names its tokens."""
         if not self._started:
             self._start()
-        self._params = SamplingParams(**header.sampling)
-        self._rule = find_rule(header.rule)
+        self._params = header.sampling
         self._header, self._tokenizer = header, tokenizer
         self._index, self.seconds = 0, 0.0
         self._write(header)
@@ -88,7 +84,6 @@ class TraceWriter:
             record_round(
                 done,
                 index=self._index,
-                rule=self._rule,
                 params=self._params,
                 tokenizer=self._tokenizer,
                 gamma=self._header.gamma,
@@ -107,7 +102,7 @@ class TraceWriter:
 
     @property
     def closed(self) -> bool:
-        """Whether nothing more can be written, as after a failure."""
+        """True where nothing more can be written, as after a failure."""
         return self._file.closed
 
     def close(self) -> None:
@@ -177,7 +172,7 @@ def header_for(
         rule=settings.rule,
         gamma=settings.gamma if drafters else 0,
         seed=settings.seed,
-        sampling=cast(Sampling, asdict(settings.sampling)),
+        sampling=settings.sampling,
         n_vocab=generation.pair.verifier.n_vocab,
         drafter="+".join(drafter.name for drafter in drafters) or None,
         labels=dict(labels or {}),
