@@ -47,13 +47,13 @@ DRAFTING = [
         "--num-draft-tokens",
         callback=_gamma,
         metavar="N|auto",
-        help="Tokens to propose in a round; auto chooses each round what pays most, 0 where "
-        f"nothing does.  [default: auto; {DEMO_GAMMA} for the demo pair]",
+        help="Tokens to draft per round; auto decides each round what pays most, and drafts none "
+        f"where nothing does.  [default: auto; {DEMO_GAMMA} for the demo pair]",
     ),
     click.option(
         "--draft",
-        help="Who proposes: model, lookup (how the text went on before; no second model), or "
-        "model,lookup, chosen round by round.  [default: model with -md]",
+        help="Drafters: model, lookup (what followed the same tokens earlier in the text; needs no "
+        "second model), or model,lookup to choose each round.  [default: model with -md]",
     ),
     click.option(
         "--draft-temp",
@@ -66,14 +66,14 @@ DRAFTING = [
     click.option(
         "--entropy-stop",
         type=SHARE,
-        help="End a model's draft, after one token, before a draw whose entropy / ln(vocabulary) "
-        "exceeds this.  [default: off]",
+        help="End a model's draft (after at least one token) when the entropy of its next "
+        "distribution / ln(vocabulary size) exceeds this.  [default: off]",
     ),
     click.option(
         "--draft-p-min",
         type=SHARE,
-        help="End a model's draft before a draw whose best probability is under this.  "
-        "[default: off]",
+        help="End a model's draft when the best probability of its next distribution is below "
+        "this.  [default: off]",
     ),
     click.option(
         "--profile",
@@ -86,13 +86,13 @@ DRAFTING = [
         "--gamma-trace",
         type=OutputPath("gamma trace"),
         metavar="FILE",
-        help="Write each round's choice to FILE.",
+        help="Save the choice made in each round.",
     ),
     click.option(
         "--gamma-replay",
         type=InputFile(),
         metavar="FILE",
-        help="Repeat the choices in such a FILE.",
+        help="Repeat the choices saved in FILE.",
     ),
 ]
 

@@ -55,7 +55,7 @@ def add_options(options: Sequence[Callable[[Any], Any]]) -> Callable[[Any], Any]
 
 
 def _both(flag: str, field: str, kind: Any, text: str) -> list[Callable[[Any], Any]]:
-    """An option of both sides, and its twin for the drafter."""
+    """An option for both models, and its twin for the drafter."""
     return [
         click.option(flag, field, type=kind, help=text),
         click.option(f"{flag}d", f"{field}_draft", type=kind, help="The same for the drafter."),
@@ -89,7 +89,9 @@ RUNTIME = [
         click.IntRange(min=1),
         "Context in tokens.  [default: what the run needs, at least 4096, at most as trained]",
     ),
-    *_both("-b", "n_batch", click.IntRange(min=1), "Most tokens fed in one call."),
+    *_both(
+        "-b", "n_batch", click.IntRange(min=1), "Maximum number of tokens per call of the runtime."
+    ),
     *_both("-ctk", "cache_type_k", str, "Element type of cached keys (f16, q8_0, ...)."),
     *_both("-ctv", "cache_type_v", str, "Element type of cached values."),
     click.option("--dtype", help="Number type of the weights (hf): float32, bfloat16, ..."),
@@ -167,7 +169,7 @@ TEMPLATE = [
 
 
 def chat_options(given: Mapping[str, Any]) -> ChatOptions:
-    """What TEMPLATE's options give the chat template; the date is the same all through a run."""
+    """Options of the chat template; the date stays the same throughout a run."""
     asked = given["template_date"]
     for flag, value in (("--template-arg", given["template_arg"]), ("--template-date", asked)):
         if given["raw"] and value:
@@ -183,20 +185,20 @@ def asked_of_template(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def prompt_options(default: str) -> list[Callable[[Any], Any]]:
-    """Which prompts to measure on, by default the suite `default`, and how."""
+    """Options for the prompts to measure on, by default the suite `default`."""
     return [
         click.option(
             "--suite",
             default=default,
             show_default=True,
             metavar="KIND[:N],...",
-            help="Prompts of specx's own: N of a kind, or of all.",
+            help="Built-in prompts: N of one kind, or of each.",
         ),
         click.option(
             "-f",
             "--file",
             type=InputFile(),
-            help="Prompts of yours, a JSON object with `prompt` a line.",
+            help="Your own prompts, as JSON Lines with a `prompt` field.",
         ),
         *TEMPLATE,
         click.option(
@@ -205,7 +207,7 @@ def prompt_options(default: str) -> list[Callable[[Any], Any]]:
             type=click.IntRange(min=1),
             default=64,
             show_default=True,
-            help="Most tokens a run writes.",
+            help="Maximum number of tokens per run.",
         ),
         click.option(
             "-r",
@@ -213,7 +215,7 @@ def prompt_options(default: str) -> list[Callable[[Any], Any]]:
             type=click.IntRange(min=1),
             default=2,
             show_default=True,
-            help="Runs of each arm on each prompt.",
+            help="Runs per arm and prompt.",
         ),
         click.option(
             "-s",
@@ -221,7 +223,7 @@ def prompt_options(default: str) -> list[Callable[[Any], Any]]:
             type=click.IntRange(0, 2**32 - 1),
             default=0,
             show_default=True,
-            help="Of what the runs draw.",
+            help="Random seed.",
         ),
-        click.option("--ignore-eos", is_flag=True, help="Go on after an end token."),
+        click.option("--ignore-eos", is_flag=True, help="Continue after an end token."),
     ]

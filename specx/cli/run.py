@@ -49,10 +49,10 @@ SAMPLE_PROMPT = "def fibonacci(n):"
 
 EPILOG = """\b
 Filters apply in this order: temperature, top-k, top-p, min-p, each renormalising before the next.
-llama.cpp's own tools apply the temperature last and have other defaults (top-k 40, top-p 0.95,
+llama.cpp's own tools apply the temperature last and use other defaults (top-k 40, top-p 0.95,
 min-p 0.05). Repetition penalties, grammars and logit bias are not supported.
-An option without suffix goes to both models; the same option with the suffix d (-ngld, -cd) is the
-drafter's alone."""
+An option without a suffix applies to both models; with the suffix d (-ngld, -cd), only to the
+drafter."""
 
 
 PROMPT = [
@@ -79,49 +79,51 @@ GENERATION = [
         type=click.IntRange(min=0),
         default=256,
         show_default=True,
-        help="Most tokens to write.",
+        help="Maximum number of tokens to write.",
     ),
     click.option(
         "--rule",
         type=click.Choice(list(RULES)),
         default=DEFAULT_RULE,
         show_default=True,
-        help="How drafted tokens are accepted; all are exact, and block accepts most.",
+        help="Acceptance rule; all are exact, and block accepts the most tokens.",
     ),
     *SAMPLING,
     click.option(
         "-s",
         "--seed",
         type=click.IntRange(0, 2**64 - 1),
-        help="Repeats a text under equal settings.  [default: drawn, and shown]",
+        help="Random seed; the same seed and settings repeat a text.  [default: drawn, and shown "
+        "in the footer]",
     ),
     click.option("--stop", multiple=True, help="End the text before this string; repeatable."),
-    click.option("--ignore-eos", is_flag=True, help="Go on after an end token."),
-    click.option("--no-draft", is_flag=True, help="The verifier alone: same loop, same sampler."),
+    click.option("--ignore-eos", is_flag=True, help="Continue after an end token."),
     click.option(
-        "--no-cache", is_flag=True, help="Feed the whole text at every step (a baseline)."
+        "--no-draft", is_flag=True, help="Use the verifier alone, with the same loop and sampler."
+    ),
+    click.option(
+        "--no-cache", is_flag=True, help="Feed the whole text at every step (a slow baseline)."
     ),
 ]
 
 OUTPUT = [
     TRACE,
     click.option("--json", "as_json", is_flag=True, help="Print one JSON object, nothing else."),
-    click.option("--no-stream", is_flag=True, help="Print the text at its end."),
+    click.option("--no-stream", is_flag=True, help="Print the text when it is complete."),
     click.option(
         "--color",
         type=click.Choice(["auto", "on", "off"]),
         default="auto",
         show_default=True,
-        help="Mark tokens, as --show says.",
+        help="Mark tokens; see --show.",
     ),
     click.option(
         "--show",
         type=click.Choice(["origin", "entropy"]),
         default="origin",
         show_default=True,
-        help="What the marks say: where a token came from, or how unsure the verifier was before "
-        f"it; its entropy at temperature 1 is shaded from {', '.join(map(str, ENTROPY_STEPS))} "
-        "nats on.",
+        help="What the marks show: the token's origin, or the verifier's uncertainty before it "
+        f"(entropy at temperature 1; shades start at {', '.join(map(str, ENTROPY_STEPS))} nats).",
     ),
     click.option("-q", "--quiet", is_flag=True, help="No footer and no progress."),
     click.option("-v", "--verbose", is_flag=True, help="Show the runtime's own log."),

@@ -1,4 +1,4 @@
-"""What a run looks like: text with its tokens' origin, and the footer."""
+"""Output of a run: text with the origin of its tokens, and the footer."""
 
 from __future__ import annotations
 
@@ -217,7 +217,7 @@ def footer(result: Result, shown: Mapping[str, Any]) -> list[str]:
         lines.append(
             f"alpha {_number(tally.alpha)} (accepted {tally.accepted} of {tally.tested} tested)"
             f"  kept {_number(tally.kept)} (of {tally.proposed} proposed)"
-            f"  tau {_number(tally.tau)} tokens a verifier pass"
+            f"  tau {_number(tally.tau)} tokens per verifier pass"
         )
         lines += _expected(tally, shown["rule"])
         lines += _choices(result, shown["gamma_by"])
@@ -226,16 +226,16 @@ def footer(result: Result, shown: Mapping[str, Any]) -> list[str]:
 
 
 def _expected(tally: Tally, rule: str) -> list[str]:
-    """What each rule would accept, from the same rounds; greedy leaves nothing to compare."""
+    """Expected acceptance under each rule, from the same rounds; greedy leaves nothing to compare."""
     found = tally.expected_a_round()
     if found is None or rule == "greedy":
         return []
     rates = "  ".join(f"{name} {tokens:.2f}" for name, tokens in found.items())
-    return [f"rule {rule}; accepted tokens a round to be expected under {rates}"]
+    return [f"rule {rule}; expected accepted tokens per round: {rates}"]
 
 
 def _choices(result: Result, gamma_by: str) -> list[str]:
-    """How many tokens were proposed how often, and what came of it; a fixed gamma is no choice."""
+    """Rounds by number of proposals, and the gain; empty where gamma is fixed."""
     lines, choices = [], result.choices
     if gamma_by != "fixed":
         counts = "; ".join(

@@ -1,4 +1,4 @@
-"""What a run comes to: counts, rates and times, in the words of the field."""
+"""Counts, rates and times of a generation, in the field's terms."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Phase:
 
 @dataclass
 class Choices:
-    """What a schedule chose in one generation."""
+    """Choices that a schedule made in one generation."""
 
     gammas: dict[str, Counter[int]] = field(default_factory=dict)
     """By drafter: how many rounds proposed how many tokens."""
@@ -72,7 +72,7 @@ class Tally:
     rounds: Count = 0
     proposed: Count = 0
     tested: Count = 0
-    """Drafted tokens whose fate was decided: min(n_accepted + 1, proposed) a round."""
+    """Drafted tokens that were accepted or rejected: min(n_accepted + 1, proposed) per round."""
     accepted: Count = 0
     expected: dict[str, Rate] = field(default_factory=dict)
     """By rule: accepted tokens in expectation, from the same arrays for all of them."""
@@ -85,7 +85,7 @@ class Tally:
     n_tokens: Count = 0
     times: Times = field(default_factory=Times)
     total: Seconds = 0.0
-    """Seconds of decoding, prefill not included; set by who runs the loop."""
+    """Seconds of decoding, without prefill; set by whoever runs the loop."""
     _last_was_full: bool = field(default=False, repr=False)
 
     def add(self, done: Round) -> None:
@@ -130,16 +130,16 @@ class Tally:
 
     @property
     def tau(self) -> float | None:
-        """Tokens decided a verifier pass, 1 + accepted / rounds; None without a round."""
+        """Tokens decided per verifier pass, 1 + accepted / rounds; None without a round."""
         return 1 + self.accepted / self.rounds if self.rounds else None
 
     @property
     def tok_s(self) -> float | None:
-        """Emitted tokens a second of decoding; None when no time passed."""
+        """Emitted tokens per second of decoding; None when no time passed."""
         return self.n_tokens / self.total if self.total > 0 else None
 
     def expected_a_round(self) -> dict[str, float] | None:
-        """By rule: tokens accepted a round in expectation; None where nothing was drafted."""
+        """Expected accepted tokens per round, by rule; None where nothing was drafted."""
         if not self.proposed:
             return None
         return {rule: tokens / self.rounds for rule, tokens in self.expected.items()}
