@@ -19,6 +19,7 @@ import numpy as np
 
 from specx.core.rules import RULES, Rule
 from specx.core.sampling import SamplingParams
+from specx.records.markdown import markdown_table
 from specx.verify import LAW_GAMMA, LAW_TOP_K, Bench, Check, check_models, check_rule
 from specx.verify.faults import FAULTS, Fault
 from specx_backends.toy import Toy, ToyTable
@@ -98,13 +99,13 @@ def with_table(text: str, record: dict[str, Any]) -> str:
 
 
 def table(record: dict[str, Any]) -> str:
-    """One line a fault: under which rules each check refuted it."""
-    lines = [["fault", *CHECKS], ["---"] * (1 + len(CHECKS))]
+    """One line per fault: the rules under which each check refuted it."""
+    lines = [["fault", *CHECKS]]
     for name, fault in FAULTS.items():
         found = record["faults"][name]
         cells = [_cell(found[check], fault) for check in CHECKS]
         lines.append([f"`{name}`: {fault.summary}", *cells])
-    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+    return markdown_table(lines)
 
 
 def _cell(rules: list[str], fault: Fault) -> str:

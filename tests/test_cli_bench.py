@@ -190,7 +190,9 @@ def test_a_terminal_gets_tables_and_standard_error_the_warnings(pair: list[str])
         "kind", "short", "short", "long", "long"]  # fmt: skip
     assert last.startswith("peak memory: ")
     assert last.endswith(" MiB, model files included")
-    assert done.stderr.startswith("warning: 3 prompts: an interval over so few is a rough one\n")
+    assert done.stderr.startswith(
+        "warning: 3 prompts: too few for an interval, so ranges are shown instead\n"
+    )
     assert "  remedy: measure 5 prompts or more" in done.stderr
     assert "\x1b" not in done.stdout + done.stderr
 

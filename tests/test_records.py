@@ -30,8 +30,9 @@ from specx.report import page
 from specx.runtime.machine import Watch
 from specx.schedule import Costs, Replay, read_steps
 from specx.schedule.costs.curve import profile_record, read_profile
-from specx.study import FORMATS as STUDY_FORMATS
-from specx.study import analyse, observe
+from studies.analysis import analyse
+from studies.observations import observe
+from studies.render import FORMATS as STUDY_FORMATS
 
 DOCS = Path(__file__).parent.parent / "docs" / "benchmarks"
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from statistics import median
 
 from peers.record import Record, read
-from specx.bench.speedup import median_speedup
+from specx.bench.speedup import FEWEST, INTERVALS, median_speedup
+from specx.records.markdown import markdown_table
 
 __all__ = ["GROUPS", "Group", "file_of", "peers_table", "rules_of", "rules_table", "tables_of"]
 
@@ -104,7 +105,8 @@ def heading(group: Group, record: Record) -> str:
 def ratio_table(group: Group, record: Record) -> str:
     """Medians of ratios of runs that took turns."""
     prompts = record.data["settings"]["prompts"]
-    header = [group.name, "divided by", "ratio (95% interval)", *prompts]
+    name = INTERVALS["bootstrap" if len(prompts) >= FEWEST else "range"]
+    header = [group.name, "divided by", f"ratio ({name})", *prompts]
     return markdown(header, [ratio_row(record, *both) for both in group.comparisons()])
 
 
@@ -112,7 +114,7 @@ def ratio_row(record: Record, side: str, other: str) -> Row:
     """The median over prompts of each prompt's median; each prompt's median and its range."""
     ratios = record.ratios(side, other)
     whole = median_speedup(ratios)
-    shown = "" if whole is None else f"{whole.value:.2f}x ({whole.low:.2f} to {whole.high:.2f})"
+    shown = "" if whole is None else str(whole)
     each = [ranged(ratios.get(prompt, [])) for prompt in record.data["settings"]["prompts"]]
     return [side, other, shown, *each]
 
@@ -176,7 +178,6 @@ def rule_rows(runtime: str, record: Record) -> Iterator[Row]:
         ]
 
 
-def markdown(header: Row, rows: Sequence[Row]) -> str:
+def markdown(header: Row, rows: Iterable[Row]) -> str:
     """A table; the columns after the first two are figures."""
-    rule = ["---" if place < 2 else "---:" for place in range(len(header))]
-    return "".join(f"| {' | '.join(row)} |\n" for row in [header, rule, *rows])
+    return markdown_table([header, *rows], figures=header[2:])

@@ -16,14 +16,14 @@ __all__ = ["paired_ratios", "summarise"]
 
 
 def summarise(results: Results) -> list[dict[str, Any]]:
-    """One record an arm, in the order they ran; JSON values."""
+    """One record per arm, in the order they ran; JSON values."""
     return [_summary(arm, runs, results) for arm, runs in results.runs.items()]
 
 
 def paired_ratios(runs: Sequence[Run], against: Sequence[Run]) -> dict[str, list[float]]:
     """By prompt: tok/s of each run over that of the run it is paired with.
 
-    A run that wrote nothing (an end token came first) has no speed, and no pair.
+    A run that wrote nothing (an end token came first) has no speed and is left out.
     """
     other = {run.key: run.tok_s for run in against if run.tok_s}
     ratios: dict[str, list[float]] = {}
@@ -85,13 +85,14 @@ def _speedups(found: Speedup | None) -> dict[str, Any]:
         "speedup_low": found and found.low,
         "speedup_high": found and found.high,
         "speedup_units": found and found.units,
+        "speedup_interval": found and found.interval,
     }
 
 
 def _predictions(
     arm: Arm, tally: Tally, plain: Sequence[Run], profile: Profile | None
 ) -> dict[str, float | None]:
-    """By the measured curve, and by the textbook; only for what they describe."""
+    """By the measured curve and by the textbook; None for arms that they do not describe."""
     alone = merged([run.tally for run in plain])
     described = arm.gamma and arm.cached and tally.rounds and alone.rounds
     if not described or profile is None or profile.drafter is None:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
+from specx.bench.speedup import INTERVALS
 from specx.compare.findings import Findings, Outcome
 from specx.compare.split import Acceptance, Costs, round_parts, speedup
 from specx.schedule.costs.curve import acceptance_needed
@@ -95,8 +96,8 @@ def _compared(a: str, b: str, ratio: float, rate_a: float, rate_b: float) -> str
 
 def _speedups(found: Findings) -> str:
     shown = [
-        f"{side.name} {side.speedup.value:.2f}x as fast ({side.speedup.low:.2f} to "
-        f"{side.speedup.high:.2f})"
+        f"{side.name} {side.speedup.value:.2f}x as fast ({INTERVALS[side.speedup.interval]} "
+        f"{side.speedup.low:.2f} to {side.speedup.high:.2f})"
         for side in (found.a, found.b)
     ]
     return f"Speculation makes {shown[0]} and {shown[1]} as each is alone."
@@ -223,7 +224,11 @@ def _same_model(verifiers: Mapping[str, Any] | None) -> str:
 def _gain(side: Outcome, gamma: int) -> str:
     """Whether speculation pays on this side, and what would have to change if not."""
     if side.speedup.value > EVEN:
-        doubt = ", though the interval holds 1" if side.speedup.low <= 1 else ""
+        doubt = (
+            f", though the {INTERVALS[side.speedup.interval]} includes 1"
+            if side.speedup.low <= 1
+            else ""
+        )
         return f"Speculation pays on {side.name}{doubt}."
     if side.speedup.value >= 1 / EVEN:
         return f"It neither pays nor harms on {side.name}: {_remedy(side, gamma)}."
