@@ -1,11 +1,11 @@
 """The tables of docs/benchmarks.md: measures them, and writes the page from what was measured.
 
-    scripts/benchmarks.py run --models models/test         # half an hour; goes on where it was
+    scripts/benchmarks.py run --models models/test         # half an hour; resumes
     scripts/benchmarks.py run gamma --models models/test   # one table
     scripts/benchmarks.py page                             # writes the tables into the page
     scripts/benchmarks.py page --check                     # only compares
 
-Each table is one `specx bench` command a verifier; its JSON is kept in docs/benchmarks. What
+Each table is one `specx bench` command per verifier; its JSON is kept in docs/benchmarks. What
 `--gamma auto`, `specx compare`, other programs and a busy machine give is measured by
 scripts/measure_auto.py, scripts/benchmarks_compare.py, scripts/bench_peers.py and
 scripts/measure_busy.py, and written into the page here.
@@ -236,7 +236,7 @@ def prediction_table() -> str:
 
 
 def curve_table() -> str:
-    """T(k)/T(1) of both sides, and what it means."""
+    """T(k)/T(1) of both sides, and its meaning in words."""
     header = ["model", "T(1)", *(f"k = {width}" for width in WIDTHS[1:])]
     profiles = {label: read_profile(file_of("curve", label)) for label in VERIFIERS}
     curves = {f"1.5B {label}": profile.verifier for label, profile in profiles.items()}

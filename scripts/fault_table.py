@@ -1,4 +1,4 @@
-"""Which check refutes which planted fault: runs all of them, and writes the table of the docs.
+"""The checks that refute each planted fault: runs all of them, and writes the table of the docs.
 
     scripts/fault_table.py            # runs (minutes), writes docs/faults.json and the table
     scripts/fault_table.py --check    # only compares the table with docs/faults.json
@@ -86,7 +86,7 @@ def page() -> str:
 
 
 def read_record() -> dict[str, Any]:
-    """What was found when all was run."""
+    """The results of the last run."""
     record: dict[str, Any] = json.loads(RECORD.read_text(encoding="utf-8"))
     return record
 

@@ -1,4 +1,4 @@
-"""A comparison as tables: for the terminal and for Markdown."""
+"""A comparison as tables, for the terminal and for Markdown."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ TERMS = {
 
 
 def tables(record: Record) -> dict[str, Rows]:
-    """By heading; a header and its rows."""
+    """By heading: a header and its rows."""
     return {
         "Speed": _speeds(record),
         "Agreement along A's plain text": _agreements(record),
@@ -35,7 +35,7 @@ def tables(record: Record) -> dict[str, Rows]:
 
 
 def headings(record: Record) -> str:
-    """Which side is which."""
+    """The names of the sides."""
     sides = record["sides"]
     return f"A is {sides['a']['name']}, B is {sides['b']['name']}; gamma {record['gamma']}"
 
