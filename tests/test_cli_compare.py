@@ -100,7 +100,7 @@ def test_json_is_one_object_that_holds_every_run_and_position(
         pytest.approx(1)
     )
     warned = [warning["text"] for warning in record["warnings"]]
-    assert sum("interval over so few" in text for text in warned) == 1
+    assert sum("too few for an interval" in text for text in warned) == 1
     assert [text.split(":")[0] for text in warned if "too steep" in text] == ["verifier", "steep"]
     assert record["differences"] == {"model": ["verifier.toml", "steep.toml"]}
     assert set(record["provenance"]["models"]) == {

@@ -7,7 +7,7 @@ from pathlib import Path
 from statistics import median
 
 from peers.record import Record, read
-from specx.bench.speedup import FEWEST, INTERVALS, median_speedup
+from specx.bench.speedup import median_speedup
 from specx.records.markdown import markdown_table
 
 __all__ = ["GROUPS", "Group", "file_of", "peers_table", "rules_of", "rules_table", "tables_of"]
@@ -21,10 +21,11 @@ GENERATE = "generate(assistant_model)"
 LIMITS = {
     SIMPLE: "drafts the drafter's most likely tokens and keeps one only where its own draw from "
     "the verifier is the same token (the rule match); it has no rejection sampling. With its "
-    "default filters (top-k 40, top-p 0.95, min-p 0.05, temperature last) it follows another law.",
+    "default filters (top-k 40, top-p 0.95, min-p 0.05, temperature last) it has another "
+    "distribution.",
     LOOKUP: "takes no draft model's weights, only what the text already holds. Its sampler "
-    "options apply top-p before temperature; the same law was reached with a logits processor "
-    "that divides by the temperature. It keeps n_ctx x n_vocab logits.",
+    "options apply top-p before temperature; the same distribution was reached with a logits "
+    "processor that divides by the temperature. It keeps n_ctx x n_vocab logits.",
     GENERATE: "has token-by-token rejection sampling only (the rule token), and its drafter must "
     "be a module of transformers: it cannot run the mixed pair.",
 }
@@ -105,8 +106,7 @@ def heading(group: Group, record: Record) -> str:
 def ratio_table(group: Group, record: Record) -> str:
     """Medians of ratios of runs that took turns."""
     prompts = record.data["settings"]["prompts"]
-    name = INTERVALS["bootstrap" if len(prompts) >= FEWEST else "range"]
-    header = [group.name, "divided by", f"ratio ({name})", *prompts]
+    header = [group.name, "divided by", "ratio", *prompts]
     return markdown(header, [ratio_row(record, *both) for both in group.comparisons()])
 
 
