@@ -1,11 +1,11 @@
 """The tables of docs/benchmarks.md: measures them, and writes the page from what was measured.
 
-    scripts/benchmarks.py run --models models/test         # half an hour; goes on where it was
+    scripts/benchmarks.py run --models models/test         # half an hour; resumes
     scripts/benchmarks.py run gamma --models models/test   # one table
     scripts/benchmarks.py page                             # writes the tables into the page
     scripts/benchmarks.py page --check                     # only compares
 
-Each table is one `specx bench` command a verifier; its JSON is kept in docs/benchmarks. What
+Each table is one `specx bench` command per verifier; its JSON is kept in docs/benchmarks. What
 `--gamma auto`, `specx compare`, other programs and a busy machine give is measured by
 scripts/measure_auto.py, scripts/benchmarks_compare.py, scripts/bench_peers.py and
 scripts/measure_busy.py, and written into the page here.
@@ -29,8 +29,10 @@ from benchmarks_compare import compare_tables
 from peers.page import peers_table, rules_table
 from specx.bench import read_results, results_record, summarise
 from specx.bench.explain import explain
+from specx.bench.render import speedup_of
 from specx.bench.speedup import median_speedup
 from specx.bench.summary import paired_ratios
+from specx.records.markdown import markdown_table
 from specx.schedule.costs.curve import read_profile
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
@@ -119,8 +121,7 @@ def with_tables(text: str) -> str:
 
 def markdown(header: Row, rows: Iterator[Row] | list[Row]) -> str:
     """A table; the columns after the first two are figures."""
-    rule = ["---" if place < 2 else "---:" for place in range(len(header))]
-    return "".join(f"| {' | '.join(row)} |\n" for row in [header, rule, *rows])
+    return markdown_table([header, *rows], figures=header[2:])
 
 
 def commands_of(name: str) -> str:
@@ -157,7 +158,7 @@ def cache_rows(label: str) -> Iterator[Row]:
         runs = arms[cached]
         rounds = median(run.tally.rounds for run in runs)
         speed = median(run.tok_s for run in runs)
-        shown = f"{ratio.value:.1f}x ({ratio.low:.1f} to {ratio.high:.1f})" if cached else ""
+        shown = str(ratio) if cached else ""
         yield [label, f"gamma 4, {name}", f"{speed:.2f}", f"{rounds:.0f}", shown]
 
 
@@ -206,17 +207,10 @@ def drafting(arm: Record) -> str:
 
 def speeds(arm: Record, *, predicted: bool = True) -> Row:
     """The figures of one line."""
-    shown = [number(arm["tok_s"]), interval(arm)]
+    shown = [number(arm["tok_s"]), speedup_of(arm)]
     if predicted:
         shown += [times(arm["predicted"]), times(arm["predicted_textbook"])]
     return [*shown, number(arm["alpha"]), number(arm["kept"]), number(arm["tau"])]
-
-
-def interval(arm: Record) -> str:
-    """A speed-up and its interval."""
-    if arm["speedup"] is None:
-        return ""
-    return f"{arm['speedup']:.2f}x ({arm['speedup_low']:.2f} to {arm['speedup_high']:.2f})"
 
 
 def times(value: float | None) -> str:
@@ -242,7 +236,7 @@ def prediction_table() -> str:
 
 
 def curve_table() -> str:
-    """T(k)/T(1) of both sides, and what it means."""
+    """T(k)/T(1) of both sides, and its meaning in words."""
     header = ["model", "T(1)", *(f"k = {width}" for width in WIDTHS[1:])]
     profiles = {label: read_profile(file_of("curve", label)) for label in VERIFIERS}
     curves = {f"1.5B {label}": profile.verifier for label, profile in profiles.items()}

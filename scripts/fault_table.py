@@ -1,4 +1,4 @@
-"""Which check refutes which planted fault: runs all of them, and writes the table of the docs.
+"""The checks that refute each planted fault: runs all of them, and writes the table of the docs.
 
     scripts/fault_table.py            # runs (minutes), writes docs/faults.json and the table
     scripts/fault_table.py --check    # only compares the table with docs/faults.json
@@ -19,6 +19,7 @@ import numpy as np
 
 from specx.core.rules import RULES, Rule
 from specx.core.sampling import SamplingParams
+from specx.records.markdown import markdown_table
 from specx.verify import LAW_GAMMA, LAW_TOP_K, Bench, Check, check_models, check_rule
 from specx.verify.faults import FAULTS, Fault
 from specx_backends.toy import Toy, ToyTable
@@ -85,7 +86,7 @@ def page() -> str:
 
 
 def read_record() -> dict[str, Any]:
-    """What was found when all was run."""
+    """The results of the last run."""
     record: dict[str, Any] = json.loads(RECORD.read_text(encoding="utf-8"))
     return record
 
@@ -98,13 +99,13 @@ def with_table(text: str, record: dict[str, Any]) -> str:
 
 
 def table(record: dict[str, Any]) -> str:
-    """One line a fault: under which rules each check refuted it."""
-    lines = [["fault", *CHECKS], ["---"] * (1 + len(CHECKS))]
+    """One line per fault: the rules under which each check refuted it."""
+    lines = [["fault", *CHECKS]]
     for name, fault in FAULTS.items():
         found = record["faults"][name]
         cells = [_cell(found[check], fault) for check in CHECKS]
         lines.append([f"`{name}`: {fault.summary}", *cells])
-    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+    return markdown_table(lines)
 
 
 def _cell(rules: list[str], fault: Fault) -> str:

@@ -35,6 +35,7 @@ from specx.bench.profiling import encode_prompt
 from specx.bench.speedup import median_speedup
 from specx.bench.suites import Prompt, suite
 from specx.output import OutputFile
+from specx.records.markdown import markdown_table
 from specx.schedule.costs.curve import read_profile
 from specx.session.tally import Choices
 
@@ -261,13 +262,13 @@ class Record:
         """
         fixed = self.settings["gammas"] != [PLAIN]
         header = ["kind", "best fixed gamma", "auto / best fixed", "auto / alone", "auto drafted"]
-        rows = [header, ["---", "---", "---:", "---:", "---"]]
+        rows = [header]
         for prompt in self.prompts:
             rows.append([prompt.id, *self._row([prompt], fixed), self._drafted([prompt])])
         rows.append(["**all**", *self._row(self.prompts, fixed), self._drafted(self.prompts)])
         if not fixed:
             rows = [[row[0], *row[3:]] for row in rows]
-        return "".join(f"| {' | '.join(row)} |\n" for row in rows)
+        return markdown_table(rows, figures=header[2:4])
 
     def _row(self, prompts: list[Prompt], fixed: bool) -> list[str]:
         best = sorted({arm for prompt in prompts for arm in self.best(prompt)}, key=int)
@@ -294,7 +295,7 @@ def interval(ratios: Ratios) -> str:
     """The median over prompts, and its interval; over repetitions where there is one prompt."""
     found = median_speedup(ratios)
     assert found is not None
-    return f"{found.value:.2f}x ({found.low:.2f} to {found.high:.2f})"
+    return str(found)
 
 
 if __name__ == "__main__":

@@ -26,6 +26,7 @@ from typing import Any
 import numpy as np
 
 from specx import LoadOptions, Pair, SamplingParams, Settings, Stop, get_backend
+from specx.records.markdown import markdown_table
 from specx.runtime.machine import provenance
 from specx_backends.openmp import SPINS
 
@@ -195,7 +196,7 @@ def table(record: Record) -> str:
     first, *others = record["settings"]["spins"]
     header = ["model", "beside", f"tok/s, {first} spins"]
     header += [f"{spins} spins" for spins in others] + [f"{s} / {first}" for s in others]
-    rows = [header, ["---", "---", *["---:"] * (len(header) - 2)]]
+    rows = [header]
     for backend, model in dict.fromkeys((r["backend"], r["model"]) for r in record["runs"]):
         for load in LOADS:
             speeds = {
@@ -213,7 +214,7 @@ def table(record: Record) -> str:
             cells += [ratio(speeds[spins], speeds[first]) for spins in others]
             rows.append([f"{model.split('-instruct')[0].split('-Instruct')[0]}, {backend}",
                          load, *cells])  # fmt: skip
-    return "".join(f"| {' | '.join(row)} |\n" for row in rows)
+    return markdown_table(rows, figures=header[2:])
 
 
 def ratio(speeds: list[float], base: list[float]) -> str:

@@ -44,7 +44,6 @@ COMMANDS: dict[str, list[str]] = {
     "run": ["run", *PROMPT, "-n", "120", "--trace", "run.jsonl"],
     "run --json": ["run", *PROMPT, "-n", "60", "--json", "--gamma", "2", "--trace", "run.jsonl"],
     "bench": "bench --suite code:1 -r 2 -n 16 --gamma 2 -o b.json --trace b.jsonl".split(),
-    "study": "study --suite code:2 -n 8 --folder study -o s.html".split(),
     "compare": "compare --against-threads 2 --suite code:1 -r 1 -n 16 -o c.json".split(),
     "version": ["--version"],
     "report": ["report", "-o", "page.html"],  # and the trace, which is added

@@ -476,7 +476,7 @@ def test_the_table_has_the_median_over_prompts_and_each_prompts_range() -> None:
     ]
     data = {"settings": {"prompts": ["a", "b", "c"]}, "blocks": blocks}
     row = page.ratio_row(Record(data), page.PAIR, page.SIMPLE)
-    assert row[2] == "1.50x (1.20 to 2.00)"
+    assert row[2] == "1.50x (range 1.20 to 2.00)"
     assert row[3:] == ["1.20 (1.10 to 1.40)", "2.00 (2.00 to 2.00)", "1.50 (1.50 to 1.50)"]
 
 
@@ -487,7 +487,7 @@ def test_tables_of_a_page_hold_every_group_that_was_measured(
     assert page.peers_table() == ""
     measured(take_up(page.file_of("llamacpp"), SETTINGS), plan([]))
     shown = page.peers_table()
-    assert f"| {page.PAIR} | {page.SIMPLE} | 1.25x (1.25 to 1.25) |" in shown
+    assert f"| {page.PAIR} | {page.SIMPLE} | 1.25x (range 1.25 to 1.25) |" in shown
     assert f"| {page.PAIR} | 2, 2 |" in shown
     assert "v.gguf with d.gguf, temperature 0.7, top-p 0.9, at most 16 tokens" in shown
     assert "generate(assistant_model)" not in shown

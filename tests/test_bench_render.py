@@ -5,12 +5,26 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 from typing import Any
 
 import pytest
 
 from specx.bench import Arm, Results, Run, results_record, summarise
-from specx.bench.render import FORMATS, as_csv, as_jsonl, as_markdown, kind_rows, label_of
+from specx.bench.render import (
+    FORMATS,
+    as_csv,
+    as_jsonl,
+    as_markdown,
+    interval_name,
+    interval_of,
+    kind_rows,
+    label_of,
+    speed_rows,
+    speedup_of,
+)
+from specx.codec import to_json
+from specx.schedule.costs.curve import Curve, Profile
 from specx.session.decoding import Times
 from specx.session.tally import Tally
 
@@ -93,7 +107,7 @@ def test_markdown_holds_three_tables_warnings_and_provenance() -> None:
     speeds, times, kinds = tables(whole)
     assert [row["arm"] for row in speeds] == ["verifier alone", "gamma 4"]
     assert (speeds[0]["tok/s"], speeds[1]["tok/s"]) == ("7.50", "22.50")  # medians of two
-    assert (speeds[1]["speed-up"], speeds[1]["95% interval"]) == ("3.00x", "2.00 to 4.00")
+    assert (speeds[1]["speed-up"], speeds[1]["range"]) == ("3.00x", "2.00 to 4.00")
     assert speeds[0]["speed-up"] == speeds[1]["predicted"] == ""
     parts = ("alpha", "kept", "tau", "draft", "verify", "rollback", "core", "other", "prefill")
     assert [times[1][part] for part in parts] == [
@@ -105,6 +119,50 @@ def test_markdown_holds_three_tables_warnings_and_provenance() -> None:
     ]  # fmt: skip
     assert "\n- few; more\n" in whole
     assert json.loads(whole.split("```json\n")[1].split("```")[0]) == record()["provenance"]
+
+
+def spread(kind: str | None) -> dict[str, Any]:
+    """As 0.1.0 wrote it where `kind` is None."""
+    ends: dict[str, Any] = {"speedup": 1.5, "speedup_low": 1.2, "speedup_high": 1.8}
+    return ends if kind is None else {**ends, "speedup_interval": kind}
+
+
+@pytest.mark.parametrize(
+    ("kinds", "heading", "cells"),
+    [
+        (["bootstrap"], "95% interval", ["1.20 to 1.80"]),
+        (["range", "range"], "range", ["1.20 to 1.80"] * 2),
+        ([None, "bootstrap"], "95% interval", ["1.20 to 1.80"] * 2),
+        (["bootstrap", "range"], "95% interval", ["1.20 to 1.80", "range 1.20 to 1.80"]),
+    ],
+)
+def test_a_range_is_never_called_an_interval(
+    kinds: list[str | None], heading: str, cells: list[str]
+) -> None:
+    records = [spread(kind) for kind in kinds]
+    nothing = {"speedup": None, "speedup_low": None, "speedup_high": None}
+    assert interval_name([*records, {**nothing, "speedup_interval": None}]) == heading
+    assert [interval_of(each, heading) for each in records] == cells
+    assert (interval_of(nothing), speedup_of(nothing)) == ("", "")
+
+
+def test_a_speed_up_in_one_cell_names_its_range() -> None:
+    assert speedup_of(spread("bootstrap")) == speedup_of(spread(None)) == "1.50x (1.20 to 1.80)"
+    assert speedup_of(spread("range")) == "1.50x (range 1.20 to 1.80)"
+
+
+def test_kinds_of_few_prompts_have_ranges_beside_the_interval_of_all() -> None:
+    names = [f"p{i}" for i in range(6)]
+    kinds = ["code", "maths"] * 3
+    runs = {
+        arm(): [run(*both, 4.0, drafted=False) for both in zip(names, kinds, strict=True)],
+        arm(4): [run(*both, 2.0) for both in zip(names, kinds, strict=True)],
+    }
+    arms = summarise(Results(n=30, runs=runs, planned=6))
+    assert arms[1]["speedup_interval"] == "bootstrap"
+    assert arms[0]["speedup_interval"] is None
+    assert "95% interval" in speed_rows(arms)[0]
+    assert "range" in kind_rows(arms)[0]
 
 
 def test_one_kind_needs_no_table_of_kinds() -> None:
@@ -160,3 +218,49 @@ def test_without_cache_alone_there_are_figures_and_no_prediction() -> None:
 def test_an_arm_that_never_ran_has_empty_figures(form: Any) -> None:
     results = Results(n=1, runs={arm(): [], arm(2): []}, planned=1)
     assert form(results_record(results, summarise(results))).count("gamma") > 0
+
+
+def degenerate(
+    seconds: float, *, plain: bool = True, n_tokens: int = 30, rounds: int = 10
+) -> dict[str, Any]:
+    """A sweep of runs that took `seconds` each; without `plain`, there is nothing to compare."""
+    drafted = run("a", "code", seconds)
+    drafted.tally.n_tokens, drafted.tally.rounds = n_tokens, rounds
+    if not rounds:
+        drafted.tally = Tally(total=seconds)
+    alone = [run("a", "code", seconds, drafted=False)] if plain else []
+    ones = (1.0, 1.0)
+    curve = Curve(
+        model="m", bytes=None, quantisation=None, threads=None, n_past=1, repeats=1, widths=(1, 5),
+        seconds=ones, low=ones, high=ones,
+    )  # fmt: skip
+    results = Results(
+        n=30,
+        runs={arm(): alone, arm(4): [drafted]},
+        profiles={"toy": Profile(verifier=curve, drafter=curve)},
+        planned=1,
+    )
+    return results_record(results, summarise(results))
+
+
+@pytest.mark.parametrize(
+    ("whole", "known"),
+    [
+        (degenerate(0.0), False),
+        (degenerate(0.0, n_tokens=0), False),
+        (degenerate(2.0, n_tokens=0), False),
+        (degenerate(2.0, plain=False), False),
+        (degenerate(2.0, rounds=0), False),
+        (degenerate(5e-324), False),  # tokens per second overflow
+        (degenerate(2.0), True),
+    ],
+)
+def test_what_cannot_be_computed_is_null_in_json(whole: dict[str, Any], known: bool) -> None:
+    for text in (to_json(whole), FORMATS[".json"](whole), *as_jsonl(whole).splitlines()):
+        json.loads(text, parse_constant=pytest.fail)
+    read = json.loads(to_json(whole))["arms"][1]
+    for name in ("speedup", "speedup_low", "speedup_high", "speedup_interval"):
+        assert (read[name] is not None) == known, name
+        assert (read["by_kind"]["code"][name] is not None) == known, name
+    assert not re.search(r"\b(nan|inf)", as_markdown(whole))
+    assert FORMATS[".csv"](whole)

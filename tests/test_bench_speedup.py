@@ -10,7 +10,7 @@ import pytest
 from numpy.typing import NDArray
 
 from specx.bench.records import Run
-from specx.bench.speedup import median_speedup
+from specx.bench.speedup import FEWEST, median_speedup
 from specx.bench.summary import paired_ratios
 from specx.session.tally import Tally
 
@@ -89,10 +89,32 @@ def test_one_prompt_is_resampled_by_its_repetitions() -> None:
     assert 1.0 <= found.low < 1.3 < found.high <= 1.6
 
 
-def test_one_ratio_is_its_own_interval_and_none_is_none() -> None:
-    found = median_speedup({"a": [1.5]})
+@pytest.mark.parametrize("units", [1, 2, 3, 4, 5])
+@pytest.mark.parametrize("repeated", [False, True])
+def test_under_five_units_the_range_is_given(units: int, repeated: bool) -> None:
+    values = [1.5, 1.1, 1.9, 1.3, 1.7][:units]
+    given = {"a": values} if repeated else {str(value): [value] for value in values}
+    found = median_speedup(given)
     assert found is not None
-    assert (found.value, found.low, found.high, found.units) == (1.5, 1.5, 1.5, 1)
+    assert found.units == units
+    assert found.interval == ("bootstrap" if units == 5 else "range")
+    if units < 5:
+        assert (found.low, found.high) == (min(values), max(values))
+        assert str(found) == f"{found.value:.2f}x (range {min(values):.2f} to {max(values):.2f})"
+    else:
+        assert str(found) == f"1.50x ({found.low:.2f} to {found.high:.2f})"
+
+
+@pytest.mark.parametrize(("prompts", "least", "most"), [(3, 0, 0.85), (FEWEST, COVERED, 1)])
+def test_the_bootstrap_covers_from_the_fewest_units_on(
+    prompts: int, least: float, most: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("specx.bench.speedup.FEWEST", 1)
+    covered, _ = shares(1.0, prompts)
+    assert least <= covered <= most
+
+
+def test_no_ratio_is_none() -> None:
     assert median_speedup({"a": []}) is None
     assert median_speedup({}) is None
 

@@ -122,10 +122,10 @@ def test_speculation_may_vary_with_what_is_accepted() -> None:
 
 @pytest.mark.parametrize(
     ("prompts", "rates", "words"),
-    [(4, [10.0] * 9, "4 prompts: an interval over so few"),
-     (1, [10.0] * 4, "4 repetitions of one prompt: an interval over so few")],
+    [(4, [10.0] * 9, "4 prompts: too few for an interval"),
+     (1, [10.0] * 4, "4 repetitions of one prompt: too few for an interval")],
 )  # fmt: skip
-def test_few_prompts_make_a_rough_interval(prompts: int, rates: list[float], words: str) -> None:
+def test_few_prompts_have_no_interval(prompts: int, rates: list[float], words: str) -> None:
     (warning,) = texts(results(prompts=prompts, rates=rates))
     assert words in warning
     assert "; measure 5 prompts or more (--suite all:1" in warning

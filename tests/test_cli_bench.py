@@ -190,7 +190,9 @@ def test_a_terminal_gets_tables_and_standard_error_the_warnings(pair: list[str])
         "kind", "short", "short", "long", "long"]  # fmt: skip
     assert last.startswith("peak memory: ")
     assert last.endswith(" MiB, model files included")
-    assert done.stderr.startswith("warning: 3 prompts: an interval over so few is a rough one\n")
+    assert done.stderr.startswith(
+        "warning: 3 prompts: too few for an interval, so ranges are shown instead\n"
+    )
     assert "  remedy: measure 5 prompts or more" in done.stderr
     assert "\x1b" not in done.stdout + done.stderr
 
@@ -539,7 +541,7 @@ def test_earlier_files_are_compared(
         [f"{rates[0]:.2f}", f"{rates[1]:.2f}", f"{rates[1] / rates[0]:.2f}x"],
     ]
     assert note == (
-        "The files were not measured in turns: a ratio between them holds the machine's day.\n"
+        "The files were not measured in turns: ratios also reflect the machine's load.\n"
     )
 
 
@@ -550,7 +552,7 @@ def test_files_without_a_common_arm_are_not_compared(
     monkeypatch.chdir(Path(pair[3]).parent)
     assert bench(*pair, *MEASURE, "--temp", "0.1", "-o", "c.json") == 0
     assert bench("--load", "a.json", "c.json") == 0
-    assert capsys.readouterr().out.endswith("no arm is in all of these files\n")
+    assert capsys.readouterr().out.endswith("these files have no arm in common\n")
 
 
 def test_earlier_files_come_as_one_json_object(two_files: tuple[str, str], capsys: Output) -> None:

@@ -166,7 +166,7 @@ def test_parts_are_given_where_a_file_wants_them(demo_verifier: Path, tmp_path: 
     assert short < long
 
 
-@pytest.mark.parametrize("command", ["bench", "bench --curve", "compare", "study --folder traces"])
+@pytest.mark.parametrize("command", ["bench", "bench --curve", "compare"])
 def test_other_commands_take_the_templates_options_too(
     table: Any, tmp_path: Path, command: str
 ) -> None:

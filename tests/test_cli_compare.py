@@ -70,7 +70,7 @@ def test_a_steeper_verifier_is_told_to_be_the_runtimes_fault(
     for heading in ("Speed", "Agreement", "Acceptance", "Cost of a pass", "A round", "Where"):
         assert f"\n{heading}" in out
     assert "a pass of 5 tokens costs 1 single ones on verifier and 5 on steep" in out
-    assert "the runtime's doing" in out
+    assert "because of the runtime (cost)" in out
     assert re.search(r"drafters +the same loaded model", out)
     assert f"written to {output}" in err
     record = read_comparison(output)
@@ -100,7 +100,7 @@ def test_json_is_one_object_that_holds_every_run_and_position(
         pytest.approx(1)
     )
     warned = [warning["text"] for warning in record["warnings"]]
-    assert sum("interval over so few" in text for text in warned) == 1
+    assert sum("too few for an interval" in text for text in warned) == 1
     assert [text.split(":")[0] for text in warned if "too steep" in text] == ["verifier", "steep"]
     assert record["differences"] == {"model": ["verifier.toml", "steep.toml"]}
     assert set(record["provenance"]["models"]) == {

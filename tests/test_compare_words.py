@@ -54,7 +54,7 @@ def outcome(name: str, alpha: float, passes: tuple[float, ...], **changes: Any) 
 
 
 def even(ratio: float, spread: float = 0.01) -> Speedup:
-    return Speedup(ratio, ratio * (1 - spread), ratio * (1 + spread), 5)
+    return Speedup(ratio, ratio * (1 - spread), ratio * (1 + spread), 5, "bootstrap")
 
 
 def findings(a: Outcome, b: Outcome) -> Findings:
@@ -118,7 +118,7 @@ def test_a_part_that_the_rest_takes_back_is_no_difference() -> None:
     a = replace(a, speedup=even(1.01 * b.predicted))
     found = verdict(findings(a, b), None)
     assert found.cause == "algorithm"
-    assert "is 1.01 times that of right, next to nothing, though by acceptance" in found.words
+    assert "is 1.01 times that of right, almost the same, although acceptance" in found.words
     assert "doing" not in found.words
 
 
@@ -149,13 +149,13 @@ def test_what_would_have_to_change_is_said_where_nothing_is_gained() -> None:
     words = told(good, poor)
     assert "Speculation pays on left." in words
     assert "It does not pay on poor: gamma 4 would pay from an acceptance rate of 0.7" in words
-    assert "and it has 0.30: it needs a better drafter, or a cheaper one" in words
+    assert "and it has 0.30: it needs a better or a cheaper drafter" in words
     hopeless = outcome("hopeless", 0.3, (1.0, 2.0, 3.0, 4.0, 5.0))
     words = told(good, hopeless)
-    assert "a round of gamma 4 costs 5.4 single tokens, so no acceptance rate" in words
+    assert "a round of gamma 4 costs 5.4 single tokens, so no realistic acceptance rate" in words
     shorter = outcome("steep", 0.9, (1.0, 1.1, 3.5, 4.2, 4.9))
     words = told(good, shorter)
-    assert "It does not pay on steep: gamma 1 would give about 1.57x, by its costs." in words
+    assert "It does not pay on steep: by its costs, gamma 1 would give about 1.57x." in words
 
 
 def test_a_shorter_draft_is_not_promised_more_than_the_runs_kept() -> None:
@@ -167,7 +167,7 @@ def test_a_shorter_draft_is_not_promised_more_than_the_runs_kept() -> None:
 
 def test_a_gain_within_its_interval_is_doubted() -> None:
     side = outcome("left", 0.8, FLAT, speedup=even(1.1, 0.2))
-    assert "Speculation pays on left, though the interval holds 1." in told(
+    assert "Speculation pays on left, though the 95% interval includes 1." in told(
         side, outcome("right", 0.8, FLAT)
     )
 

@@ -130,7 +130,7 @@ def test_words_for_a_flat_curve() -> None:
     text = "\n".join(explain(FLAT))
     for words in (
         "Verifier: 1,000 ms for one token; in units of that, 2 cost 1.0, 4 cost 1.0, 8 cost 1.0.",
-        "It has no steps.", "Drafter: 100 ms a token, 0.10 of a verifier's",
+        "It has no steps.", "Drafter: 100 ms per token, 0.10 of a verifier's",
         "Speculation pays from an acceptance rate of 0.10 on (gamma 1)",
         "At acceptance rate 0.5 the best gamma is 2", "At acceptance rate 0.9 the best gamma is 7",
     ):  # fmt: skip
@@ -148,7 +148,9 @@ def test_words_for_a_staircase_and_without_a_drafter() -> None:
     text = "\n".join(explain(STAIRS))
     assert "steps up at widths 4, 8; just before a step, gamma 2, 6." in text
     assert "At acceptance rate 0.7 the best gamma is 2: 1.82x." in text
-    assert explain(Profile(verifier=STAIRS.verifier))[1].startswith("No drafter: what follows is")
+    assert explain(Profile(verifier=STAIRS.verifier))[1].startswith(
+        "No drafter: the following assumes"
+    )
 
 
 def test_what_is_not_worth_it_is_called_so() -> None:

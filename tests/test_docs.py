@@ -10,6 +10,7 @@ from types import ModuleType
 
 import pytest
 
+from demo_pair.card import render
 from specx.cli.bench import bench
 from specx.cli.verify import verify
 from specx.core.rules import RULES
@@ -134,3 +135,9 @@ def test_ratios_on_a_busy_machine_are_of_one_repetition(tmp_path: Path) -> None:
     other.write_text("{}")
     with pytest.raises(SystemExit, match="no record of"):
         busy.read(other)
+
+
+def test_the_demo_pairs_page_is_that_of_its_card() -> None:
+    folder = ROOT / "models" / "demo"
+    record = json.loads((folder / "card.json").read_text(encoding="utf-8"))
+    assert (folder / "README.md").read_text(encoding="utf-8") == render(record)

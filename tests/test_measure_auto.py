@@ -62,16 +62,16 @@ def test_one_repetition_is_scored_on_itself() -> None:
 
 def test_the_table_has_the_kinds_and_what_was_drafted() -> None:
     lines = planted(SPEEDS).table().splitlines()
-    assert lines[2].startswith("| code-1 | 2, 4 | 1.05x (")
-    assert lines[2].endswith(" | 1.80x (1.60 to 3.00) | 3.0 tokens in 60% of rounds |")
-    assert lines[-1].startswith("| **all** | 2, 4 | 1.05x (")
+    assert lines[2].startswith("| code-1 | 2, 4 | 1.05x (range ")
+    assert lines[2].endswith(" | 1.80x (range 1.60 to 3.00) | 3.0 tokens in 60% of rounds |")
+    assert lines[-1].startswith("| **all** | 2, 4 | 1.05x (range ")
 
 
 def test_without_fixed_gammas_the_table_compares_with_the_verifier_alone() -> None:
     speeds = {arm: SPEEDS[arm] for arm in ("0", "auto")}
     header, _, row, _ = planted(speeds, gammas=["0"]).table().splitlines()
     assert header == "| kind | auto / alone | auto drafted |"
-    assert row.startswith("| code-1 | 1.80x (")
+    assert row.startswith("| code-1 | 1.80x (range ")
 
 
 def test_another_text_is_told() -> None:

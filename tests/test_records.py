@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,8 +31,9 @@ from specx.report import page
 from specx.runtime.machine import Watch
 from specx.schedule import Costs, Replay, read_steps
 from specx.schedule.costs.curve import profile_record, read_profile
-from specx.study import FORMATS as STUDY_FORMATS
-from specx.study import analyse, observe
+from studies.analysis import analyse
+from studies.observations import observe
+from studies.render import FORMATS as STUDY_FORMATS
 
 DOCS = Path(__file__).parent.parent / "docs" / "benchmarks"
 
@@ -65,6 +67,16 @@ def test_every_committed_record_is_read(path: Path, capsys: pytest.CaptureFixtur
     else:
         use_results(path)
     capsys.readouterr()
+
+
+@pytest.mark.parametrize("path", sorted(DOCS.glob("compare*.json")))
+def test_a_comparison_of_before_there_were_ranges_is_read(path: Path, tmp_path: Path) -> None:
+    text = path.read_text()
+    old = re.sub(r', "(speedup_)?interval": ("range"|null)', "", text)
+    assert old != text
+    (tmp_path / "old.json").write_text(old)
+    assert "| 95% interval |" in as_markdown(read_comparison(tmp_path / "old.json"))
+    assert "| range |" in as_markdown(read_comparison(path))
 
 
 # What is read is used

@@ -47,7 +47,7 @@ def trace(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize(
     ("command", "times"),
-    [("run", 9), ("run --json", 6), ("bench", 5), ("study", 3), ("report", 2)],
+    [("run", 9), ("run --json", 6), ("bench", 5), ("report", 2)],
 )
 @pytest.mark.usefixtures("demo_verifier")
 def test_an_interrupt_at_any_moment_leaves_one_line_and_whole_files(

@@ -1,12 +1,13 @@
-"""The study: planted relations are found, wrong labels are shown to bias, a death loses little."""
+"""The study finds planted relations, shows the bias of wrong labels, and resumes."""
 
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from numpy.typing import NDArray
 from specx import Pair, SamplingParams
 from specx.bench.suites import Prompt
 from specx.errors import UsageError
+from specx.records.kinds import kind_of
 from specx.records.trace import (
     DraftToken,
     FileStart,
@@ -27,13 +29,19 @@ from specx.records.trace import (
     Uncertainty,
     read_trace,
 )
+from specx.session.chat import ChatOptions
 from specx.session.decoding import Times
-from specx.study import FORMATS, PREDICTORS, Plan, analyse, observe, run_study
-from specx.study.analysis import _held_out, auc, mean_estimate, rank_correlation
 from specx_backends.toy import Toy, ToyTable
+from studies.analysis import _held_out, analyse, auc, mean_estimate, rank_correlation
+from studies.observations import PREDICTORS, observe
+from studies.render import FORMATS, estimate
+from studies.running import Plan, run_study
+from study import main
 from study_doc import study_page
 
 GAMMA = 4
+PLAIN = SamplingParams(temperature=1.0, top_p=1.0)
+SCRIPT = Path(__file__).parent.parent / "scripts" / "study.py"
 
 
 def chance(entropy: float, slope: float) -> float:
@@ -54,7 +62,7 @@ def _trace(number: int, rounds: int, slope: float, rng: np.random.Generator) -> 
         rule="token",
         gamma=GAMMA,
         seed=0,
-        sampling=SamplingParams(temperature=1, top_p=1),
+        sampling=PLAIN,
         n_vocab=100,
         drafter="made up",
         labels={"kind": "odd" if number % 2 else "even"},
@@ -145,23 +153,23 @@ def test_a_margin_counts_the_other_way(record: dict[str, Any]) -> None:
     assert margin["correlation"]["value"] == pytest.approx(-entropy["correlation"]["value"])
 
 
-def test_the_fit_foretells_prompts_that_it_has_not_seen(record: dict[str, Any]) -> None:
+def test_the_fit_predicts_prompts_that_it_has_not_seen(record: dict[str, Any]) -> None:
     found = of(record, "draft_entropy")
     assert found["brier"] < found["brier_base"] - 0.02
     for part in found["calibration"]:
-        assert part["foretold"] == pytest.approx(part["seen"], abs=0.12)
+        assert part["predicted"] == pytest.approx(part["seen"], abs=0.12)
 
 
-def test_every_token_is_foretold_from_other_prompts(planted: list[Trace]) -> None:
-    seen, foretold = observe(planted), np.zeros(40 * 60 * GAMMA)
+def test_every_token_is_predicted_from_other_prompts(planted: list[Trace]) -> None:
+    seen, predicted = observe(planted), np.zeros(40 * 60 * GAMMA)
 
     def fit(train: NDArray[np.bool_], test: NDArray[np.bool_]) -> NDArray[np.float64]:
         assert not set(seen.prompt[train]) & set(seen.prompt[test])
-        foretold[: len(seen)] += test
+        predicted[: len(seen)] += test
         return np.zeros(int(test.sum()))
 
     _held_out(seen, fit)
-    assert set(foretold[: len(seen)]) == {1}
+    assert set(predicted[: len(seen)]) == {1}
 
 
 def test_calling_untested_tokens_rejected_biases_every_answer(
@@ -210,7 +218,7 @@ def test_other_rules_and_empty_traces_are_refused() -> None:
 
 
 def study(*args: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "specx", "study", "--suite", "code:3", "-n", "24", *args]
+    command = [sys.executable, str(SCRIPT), "--suite", "code:3", "-n", "24", *args]
     return subprocess.run(command, capture_output=True, text=True, timeout=170)
 
 
@@ -227,7 +235,7 @@ def test_the_demo_pair_has_a_study_that_resumes(demo_verifier: Path, tmp_path: P
     assert [found["name"] for found in record["predictors"]] == list(PREDICTORS)
     assert json.loads(files[0].read_text()) == record
     assert files[1].read_text().count("\n") == record["n_tokens"] + 1
-    assert "What foretells a rejection" in files[2].read_text()
+    assert "What predicts a rejection" in files[2].read_text()
     traces = sorted(folder.glob("*.jsonl"))
     torn = traces[1].read_bytes()
     traces[1].write_bytes(torn[: len(torn) // 2])  # as a kill leaves it
@@ -239,13 +247,17 @@ def test_the_demo_pair_has_a_study_that_resumes(demo_verifier: Path, tmp_path: P
     assert read_trace(traces[1]).summary is not None
     other = study("--folder", str(folder), "--gamma", "2")
     assert (other.returncode, other.stderr.count("\n")) == (2, 1)
-    assert "other settings; choose another folder" in other.stderr
+    assert "was made with gamma 4, now 2; choose another folder" in other.stderr
 
 
 def toy_plan(folder: Path, **more: Any) -> Plan:
-    prompt = Prompt("p", "own", "a")
-    settings = {"n": 6, "gamma": 2, "sampling": SamplingParams(temperature=1, top_p=1)}
-    return Plan(folder=folder, prompts=[prompt], **{**settings, **more})
+    settings = {
+        "prompts": [Prompt("p", "own", "a")],
+        "n": 6,
+        "gamma": 2,
+        "sampling": SamplingParams(temperature=1, top_p=1),
+    }
+    return Plan(folder=folder, **{**settings, **more})
 
 
 def toy_pair(*, template: str | None = None) -> Pair:
@@ -255,23 +267,198 @@ def toy_pair(*, template: str | None = None) -> Pair:
     return Pair(Toy(table), Toy(table))
 
 
-FACTS = {"models": {"verifier": {"file": "v", "sha256": "1"}, "drafter": {"file": "d"}}}
+FACTS: dict[str, Any] = {
+    "backends": {"toy": {}},
+    "models": {"verifier": {"file": "v", "sha256": "1"}, "drafter": {"file": "d"}},
+}
 
 
-def test_a_folder_is_gone_on_with_by_its_own_models_only(tmp_path: Path) -> None:
+def with_model(role: str, facts: dict[str, Any]) -> dict[str, Any]:
+    return {**FACTS, "models": {**FACTS["models"], role: facts}}
+
+
+def test_a_folder_is_resumed_by_its_own_models_only(tmp_path: Path) -> None:
     plan = toy_plan(tmp_path)
     run_study(plan, toy_pair(), FACTS)
     (path,) = tmp_path.iterdir()
     kept = path.read_bytes()
-    renamed = {"models": {**FACTS["models"], "verifier": {"file": "w", "sha256": "1"}}}
+    renamed = {**FACTS, "models": {**FACTS["models"], "verifier": {"file": "w", "sha256": "1"}}}
     run_study(plan, toy_pair(), renamed)  # the same file under another name
     for role, other in (("verifier", {"sha256": "2"}), ("drafter", {"file": "e"})):
-        facts = {"models": {**FACTS["models"], role: {**FACTS["models"][role], **other}}}
-        with pytest.raises(UsageError, match=f"{path} was made with another {role} .*now "):
+        facts = with_model(role, {**FACTS["models"][role], **other})
+        with pytest.raises(UsageError, match=f"{path} was made with {role} .*, now "):
             run_study(plan, toy_pair(), facts)
-    with pytest.raises(UsageError, match=f"{path} has its prompt in other tokens"):
+    with pytest.raises(UsageError, match=f"{path} holds the prompt as other tokens"):
         run_study(plan, toy_pair(template="b{{ messages[0].content }}"), FACTS)
     assert path.read_bytes() == kept
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({"n": 7}, "n 6, now 7"),
+        ({"gamma": 3}, "gamma 2, now 3"),
+        ({"seed": 1}, "seed "),
+        ({"ignore_eos": True}, "ignore_eos false, now true"),
+        ({"sampling": SamplingParams(temperature=0.7, top_p=1)}, "temperature 1.0, now 0.7"),
+        ({"sampling": SamplingParams(temperature=1, top_p=0.9)}, "top_p 1.0, now 0.9"),
+        ({"prompts": [Prompt("p", "code", "a")]}, 'kind "own", now "code"'),
+        ({"prompts": [Prompt("p", "own", "b")]}, 'prompt "a", now "b"'),
+        ({"chat": ChatOptions(arguments={"x": 1})}, 'template_args null, now {"x": 1}'),
+    ],
+)
+def test_a_folder_of_other_settings_is_refused_by_name(
+    changed: dict[str, Any], words: str, tmp_path: Path
+) -> None:
+    run_study(toy_plan(tmp_path), toy_pair(), FACTS)
+    (path,) = tmp_path.iterdir()
+    kept = path.read_bytes()
+    for step in (lambda plan: plan.missing(), lambda plan: run_study(plan, toy_pair(), FACTS)):
+        with pytest.raises(UsageError, match=re.escape(f"{path} was made with {words}")):
+            step(toy_plan(tmp_path, **changed))
+    assert path.read_bytes() == kept
+
+
+def test_a_trace_of_another_rule_is_refused(tmp_path: Path) -> None:
+    plan = toy_plan(tmp_path)
+    run_study(plan, toy_pair(), FACTS)
+    (path,) = tmp_path.iterdir()
+    path.write_text(path.read_text().replace('"rule": "token"', '"rule": "block"'))
+    with pytest.raises(UsageError, match='was made with rule "block", now "token"'):
+        plan.missing()
+
+
+@pytest.mark.parametrize("recorded", [FACTS, {}])
+def test_another_runtime_or_an_unknown_pair_is_refused(
+    recorded: dict[str, Any], tmp_path: Path
+) -> None:
+    run_study(toy_plan(tmp_path), toy_pair(), recorded)
+    now = {**FACTS, "backends": {"hf": {}, "toy": {}}}
+    words = "backend toy, now hf.toy" if recorded else "verifier .recorded in only one"
+    with pytest.raises(UsageError, match=f"was made with {words}"):
+        run_study(toy_plan(tmp_path), toy_pair(), now)
+
+
+def test_a_study_with_template_arguments_resumes(tmp_path: Path) -> None:
+    plan = toy_plan(tmp_path, chat=ChatOptions(arguments={"x": "b"}))
+    template = "{{ x }}{{ messages[0].content }}"
+    run_study(plan, toy_pair(template=template), FACTS)
+    (path,) = tmp_path.iterdir()
+    assert len(read_trace(path).header.prompt_ids) == 3
+    run_study(plan, toy_pair(template=template), FACTS)
+    assert plan.missing() == []
+
+
+def other_header(trace: Trace, **changes: Any) -> Trace:
+    return replace(trace, header=replace(trace.header, **changes))
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"sampling": replace(PLAIN, temperature=0.5)}, "temperature 1.0, and 0.5"),
+        ({"sampling": replace(PLAIN, top_k=9)}, "top_k 0, and 9"),
+        ({"provenance": with_model("verifier", {"sha256": "2"})}, 'verifier sha256 "1", and "2"'),
+        ({"provenance": with_model("drafter", {"file": "e"})}, 'drafter file "d", and "e"'),
+        ({"provenance": {}}, "verifier (recorded in only one of them)"),
+        ({"provenance": {**FACTS, "backends": {"hf": {}}}}, "backend toy, and hf"),
+    ],
+)
+def test_traces_of_different_pairs_or_samplers_are_not_mixed(
+    changes: dict[str, Any], words: str
+) -> None:
+    alike = [other_header(trace, provenance=FACTS) for trace in made_up(3, 3, 1.0)]
+    assert len(observe(alike))
+    mixed = [*alike[:2], other_header(alike[2], **changes)]
+    with pytest.raises(UsageError, match=re.escape(f"0.jsonl and 2.jsonl differ in {words}")):
+        observe(mixed)
+
+
+def test_few_prompts_have_no_interval() -> None:
+    accepted = np.tile([True, False, True, True], 5)
+    few = mean_estimate(accepted[:16], np.repeat(np.arange(4), 4))
+    assert (few.value, few.low, few.high) == (0.75, None, None)
+    assert mean_estimate(accepted, np.repeat(np.arange(5), 4)).low == 0.75
+    assert estimate(asdict(few)) == "0.75"
+    found = analyse(observe(made_up(4, 20, 1.5)), resamples=5)
+    assert found["alpha"]["low"] is None
+    assert of(found, "draft_entropy")["auc"]["low"] is None
+    assert "bootstrap over prompts; none for fewer than 5" in FORMATS[".html"](
+        {**found, "provenance": {}}, observe(made_up(4, 20, 1.5))
+    )
+
+
+TABLE = """
+vocabulary = ["<s>", "one", " two"]
+bos = "<s>"
+[[row]]
+next = { one = 0.5, " two" = 0.5 }
+"""
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with a toy pair and a suite, which is also the working one."""
+    for name in ("v.toml", "d.toml"):
+        (tmp_path / name).write_text(TABLE)
+    (tmp_path / "suite.jsonl").write_text('{"prompt": "one"}\n')
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+TOYS = "--backend toy -m v.toml -md d.toml -f suite.jsonl --folder traces --raw -n 8 -q".split()
+
+
+@pytest.mark.usefixtures("place")
+def test_every_format_is_known_as_a_study(capsys: pytest.CaptureFixture[str]) -> None:
+    files = [Path(f"s{ending}") for ending in FORMATS]
+    assert main([*TOYS, *(word for file in files for word in ("-o", str(file)))]) == 0
+    assert [kind_of(file) for file in files] == ["study"] * len(FORMATS)
+    (trace,) = Path("traces").iterdir()
+    assert main([str(trace), "--json"]) == 0
+    assert '"n_prompts": 1' in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        (["t.jsonl", "-o", "t.jsonl"], "-o t.jsonl is the file that t.jsonl reads"),
+        ([*TOYS, "-o", "suite.jsonl"], "-o suite.jsonl is the file that -f suite.jsonl reads"),
+        (["--folder", ".", "-o", "old.jsonl"], "the file that --folder . reads"),
+        (["t.jsonl", "-o", "a.csv", "-o", "a.csv"], "the file that -o a.csv writes"),
+        ([*TOYS, "--template-date", "2024-07-26"], "--raw does without; drop one"),
+        (["--nonsense"], "No such option"),
+    ],
+)
+@pytest.mark.parametrize("more", [[], ["--force"]])
+def test_what_is_read_is_not_overwritten(
+    place: Path, args: list[str], words: str, more: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    (place / "old.jsonl").write_text("notes")
+    assert main([*args, *more]) == 2
+    out, err = capsys.readouterr()
+    assert (out, err.count("\n")) == ("", 1)
+    assert err.startswith("study: ")
+    assert words in err
+    assert (place / "old.jsonl").read_text() == "notes"
+
+
+def test_foreign_files_in_the_folder_are_left_alone(
+    place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(TOYS) == 0
+    (trace,) = (place / "traces").iterdir()
+    trace.write_text("notes of mine\n")
+    capsys.readouterr()
+    for more in ([], ["--force"]):
+        assert main([*TOYS, *more]) == 2
+        err = capsys.readouterr().err
+        assert f"--folder {trace.relative_to(place)}" in err
+        assert "not a result of specx" in err
+    assert trace.read_text() == "notes of mine\n"
+    trace.write_text('{"kind": "file", "sch')  # a run that died as it began
+    assert main(TOYS) == 0
+    assert read_trace(trace).summary is not None
 
 
 @pytest.mark.parametrize(

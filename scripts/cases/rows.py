@@ -63,12 +63,11 @@ def of_file(path: Path) -> list[Case]:
         return [Case("file", path.name, run("-m", path, "-p", "Hi"))]
     readers: dict[str, list[tuple[str, ...]]] = {
         "jf_bench": [("bench", "--load", name)],
-        "jf_trace": [("report", name), ("study", name)],
+        "jf_trace": [("report", name)],
     }
     every: list[tuple[str, ...]] = [
         ("bench", "--load", name),
         ("report", name),
-        ("study", name),
         run("-p", "Hi", "--gamma-replay", name),
         run("-p", "Hi", "--profile", name),
     ]
@@ -341,7 +340,6 @@ def specials(folder: Path) -> Iterator[Case]:
         "suite": lambda path: ("bench", *TOY_PAIR, "-f", path, "-n", "4", "-r", "1"),
         "bench file": lambda path: ("bench", "--load", path),
         "trace": lambda path: ("report", path),
-        "study": lambda path: ("study", path),
     }
     for name, words in takers.items():
         for path in (Path("/dev/zero"), Path("/dev/full"), pipe, folder):

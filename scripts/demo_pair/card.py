@@ -6,6 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+from specx.records.markdown import markdown_table
+
 Card = dict[str, Any]
 
 PAGE = """\
@@ -15,10 +17,7 @@ Two small language models of Python source, trained by `scripts/train_demo_pair.
 has something to run without a download. They complete code in the manner of the standard library;
 they know nothing else, and what they write is not to be trusted.
 
-|  | verifier | drafter |
-|---|---|---|
 {models}
-
 Held-out text: {held_out_files} of the library's files, {held_out_bytes:,} bytes, never trained on,
 chosen by a hash of their paths and read one after the other. Each token is predicted once, from the
 {half_context} to {context} tokens before it.
@@ -28,10 +27,7 @@ chosen by a hash of their paths and read one after the other. Each token is pred
 The mean over held-out positions of sum_x min(draft(x), target(x)): the chance that a drafted token
 is accepted.
 
-| temperature | agreement |
-|---|---|
-{agreement}
-{runtime}
+{agreement}{runtime}
 ## How they learnt
 
 Text: {train_files} modules of the standard library of Python {python}: {train_tokens:,} tokens of
@@ -85,28 +81,31 @@ def render(card: Card) -> str:
     return PAGE.format(
         **card["corpus"],
         seed=card["seed"],
-        models="\n".join(model_row(row, models) for row in MODEL_ROWS),
-        agreement="\n".join(f"| {t} | {a:.4f} |" for t, a in card["agreement"].items()),
+        models=markdown_table(
+            [["", "verifier", "drafter"], *(model_row(row, models) for row in MODEL_ROWS)]
+        ),
+        agreement=markdown_table(
+            [["temperature", "agreement"], *([t, f"{a:.4f}"] for t, a in card["agreement"].items())]
+        ),
         versions=", ".join(f"{name} {version}" for name, version in card["versions"].items()),
         curves="\n".join(curve_table(name, model["curve"]) for name, model in models.items()),
         runtime=runtime_section(card.get("runtime", {})),
     )
 
 
-def model_row(row: tuple[str, str, str], models: Card) -> str:
+def model_row(row: tuple[str, str, str], models: Card) -> list[str]:
     """One line of the table of models."""
     title, key, form = row
-    cells = " | ".join(form.format(models[name][key]) for name in ("verifier", "drafter"))
-    return f"| {title} | {cells} |"
+    return [title, *(form.format(models[name][key]) for name in ("verifier", "drafter"))]
 
 
 def curve_table(name: str, curve: list[dict[str, float]]) -> str:
     """A learning curve as a table."""
-    lines = [f"| {name}: tokens seen | held-out | training loss |", "|---|---|---|"]
+    rows = [[f"{name}: tokens seen", "held-out", "training loss"]]
     for point in curve:
-        tokens, held_out, loss = point["tokens"], point["held_out_nats"], point["train_loss"]
-        lines.append(f"| {tokens:,} | {held_out:.4f} | {loss:.4f} |")
-    return "\n".join(lines) + "\n"
+        figures = f"{point['held_out_nats']:.4f}", f"{point['train_loss']:.4f}"
+        rows.append([f"{point['tokens']:,}", *figures])
+    return markdown_table(rows)
 
 
 def runtime_section(runtime: Card) -> str:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from statistics import median
 
 from peers.record import Record, read
 from specx.bench.speedup import median_speedup
+from specx.records.markdown import markdown_table
 
 __all__ = ["GROUPS", "Group", "file_of", "peers_table", "rules_of", "rules_table", "tables_of"]
 
@@ -20,10 +21,11 @@ GENERATE = "generate(assistant_model)"
 LIMITS = {
     SIMPLE: "drafts the drafter's most likely tokens and keeps one only where its own draw from "
     "the verifier is the same token (the rule match); it has no rejection sampling. With its "
-    "default filters (top-k 40, top-p 0.95, min-p 0.05, temperature last) it follows another law.",
+    "default filters (top-k 40, top-p 0.95, min-p 0.05, temperature last) it has another "
+    "distribution.",
     LOOKUP: "takes no draft model's weights, only what the text already holds. Its sampler "
-    "options apply top-p before temperature; the same law was reached with a logits processor "
-    "that divides by the temperature. It keeps n_ctx x n_vocab logits.",
+    "options apply top-p before temperature; the same distribution was reached with a logits "
+    "processor that divides by the temperature. It keeps n_ctx x n_vocab logits.",
     GENERATE: "has token-by-token rejection sampling only (the rule token), and its drafter must "
     "be a module of transformers: it cannot run the mixed pair.",
 }
@@ -104,7 +106,7 @@ def heading(group: Group, record: Record) -> str:
 def ratio_table(group: Group, record: Record) -> str:
     """Medians of ratios of runs that took turns."""
     prompts = record.data["settings"]["prompts"]
-    header = [group.name, "divided by", "ratio (95% interval)", *prompts]
+    header = [group.name, "divided by", "ratio", *prompts]
     return markdown(header, [ratio_row(record, *both) for both in group.comparisons()])
 
 
@@ -112,7 +114,7 @@ def ratio_row(record: Record, side: str, other: str) -> Row:
     """The median over prompts of each prompt's median; each prompt's median and its range."""
     ratios = record.ratios(side, other)
     whole = median_speedup(ratios)
-    shown = "" if whole is None else f"{whole.value:.2f}x ({whole.low:.2f} to {whole.high:.2f})"
+    shown = "" if whole is None else str(whole)
     each = [ranged(ratios.get(prompt, [])) for prompt in record.data["settings"]["prompts"]]
     return [side, other, shown, *each]
 
@@ -176,7 +178,6 @@ def rule_rows(runtime: str, record: Record) -> Iterator[Row]:
         ]
 
 
-def markdown(header: Row, rows: Sequence[Row]) -> str:
+def markdown(header: Row, rows: Iterable[Row]) -> str:
     """A table; the columns after the first two are figures."""
-    rule = ["---" if place < 2 else "---:" for place in range(len(header))]
-    return "".join(f"| {' | '.join(row)} |\n" for row in [header, rule, *rows])
+    return markdown_table([header, *rows], figures=header[2:])

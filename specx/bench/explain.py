@@ -1,4 +1,4 @@
-"""What a cost curve means for speculation, in words."""
+"""The meaning of a cost curve for speculation, in words."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from specx.schedule.costs.curve import Curve, Profile, acceptance_needed, unifor
 __all__ = ["explain", "milliseconds", "stairs"]
 
 STEP = 2.0
-"""A rise worth naming, in units of the curve's usual rise from one width to the next."""
+"""A rise worth mentioning, in units of the curve's usual rise from one width to the next."""
 REACHED = 0.95
-"""An acceptance rate above this is no drafter's."""
+"""No drafter reaches an acceptance rate above this."""
 NOISE = 0.02
 ALPHAS = (0.5, 0.7, 0.9)
 WORTH = 1.02
 
 
 def explain(profile: Profile) -> list[str]:
-    """Sentences, one a line."""
+    """Sentences, one per line."""
     gammas = range(1, profile.verifier.widths[-1])
     needed = {gamma: acceptance_needed(profile, gamma) for gamma in gammas}
     paying = {g: alpha for g, alpha in needed.items() if alpha is not None and alpha <= REACHED}
@@ -64,10 +64,10 @@ def _steps(curve: Curve) -> str:
 
 def _drafter(profile: Profile) -> str:
     if profile.drafter is None:
-        return "No drafter: what follows is for drafts that cost nothing (lookup)."
+        return "No drafter: the following assumes drafts that cost nothing (lookup)."
     one = profile.drafter(1)
     return (
-        f"Drafter: {_ms(one)} a token, {one / profile.verifier(1):.2f} of a verifier's; "
+        f"Drafter: {_ms(one)} per token, {one / profile.verifier(1):.2f} of a verifier's; "
         f"two tokens, as after a full acceptance, {profile.drafter(2) / one:.2f} times that."
     )
 
@@ -87,5 +87,5 @@ def _ms(seconds: float) -> str:
 
 
 def milliseconds(seconds: float) -> str:
-    """Three digits, or more where the number is whole."""
+    """Three digits; from 100 ms on, whole milliseconds."""
     return f"{1000 * seconds:.3g}" if seconds < 0.1 else f"{1000 * seconds:,.0f}"

@@ -1,4 +1,4 @@
-"""Results as tables: for reading, and for other programs."""
+"""Results as tables, for people and for other programs."""
 
 from __future__ import annotations
 
@@ -7,7 +7,10 @@ import io
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from specx.bench.speedup import INTERVALS
 from specx.codec import to_json
+from specx.records.markdown import markdown_table
+from specx.records.trace.records import Interval
 
 __all__ = [
     "FORMATS",
@@ -15,11 +18,13 @@ __all__ = [
     "as_csv",
     "as_jsonl",
     "as_markdown",
+    "interval_name",
+    "interval_of",
     "kind_rows",
     "label_of",
-    "markdown_table",
     "series_label",
     "speed_rows",
+    "speedup_of",
     "time_rows",
 ]
 
@@ -31,9 +36,10 @@ Rows = list[list[str]]
 
 
 def speed_rows(arms: Sequence[Record]) -> Rows:
-    """A header, then tokens a second and speed-ups of each arm."""
-    header = ["arm", "tok/s", "speed-up", "95% interval", "predicted", "textbook"]
-    return [header, *([label_of(arm, arms), *_speeds(arm)] for arm in arms)]
+    """A header, then tokens per second and speed-ups of each arm."""
+    interval = interval_name(arms)
+    header = ["arm", "tok/s", "speed-up", interval, "predicted", "textbook"]
+    return [header, *([label_of(arm, arms), *_speeds(arm, interval)] for arm in arms)]
 
 
 def time_rows(arms: Sequence[Record]) -> Rows:
@@ -43,34 +49,60 @@ def time_rows(arms: Sequence[Record]) -> Rows:
 
 
 def kind_rows(arms: Sequence[Record]) -> Rows:
-    """A header, then each arm on each kind of prompt; nothing where there is one kind only."""
+    """A header, then each arm on each kind of prompt; empty where there is only one kind."""
     kinds = list(dict.fromkeys(kind for arm in arms for kind in arm["by_kind"]))
     if len(kinds) < 2:
         return []
-    header = ["kind", "arm", "tok/s", "speed-up", "95% interval", "alpha", "kept", "tau"]
+    interval = interval_name([found for arm in arms for found in arm["by_kind"].values()])
     rows = [
         [
             kind,
             label_of(arm, arms),
-            *_speeds(arm["by_kind"][kind])[:3],
+            *_speeds(arm["by_kind"][kind], interval)[:3],
             *_rates(arm["by_kind"][kind]),
         ]
         for kind in kinds
         for arm in arms
         if kind in arm["by_kind"]
     ]
-    return [header, *rows]
+    return [["kind", "arm", "tok/s", "speed-up", interval, "alpha", "kept", "tau"], *rows]
+
+
+def interval_name(records: Sequence[Record]) -> str:
+    """A heading for `interval_of`: ``range`` only where none of them has a bootstrap interval."""
+    kinds = {_interval_kind(record) for record in records if record["speedup_low"] is not None}
+    return INTERVALS["range" if kinds == {"range"} else "bootstrap"]
+
+
+def interval_of(record: Record, heading: str = "") -> str:
+    """Low and high of a record's speed-up, named where the heading names something else."""
+    if record["speedup_low"] is None:
+        return ""
+    name = INTERVALS[_interval_kind(record)]
+    named = "" if name in (heading, INTERVALS["bootstrap"]) else f"{name} "
+    return f"{named}{record['speedup_low']:.2f} to {record['speedup_high']:.2f}"
+
+
+def speedup_of(record: Record) -> str:
+    """``1.27x (1.21 to 1.30)``; for a range, ``1.27x (range 1.21 to 1.30)``."""
+    return "" if record["speedup"] is None else f"{record['speedup']:.2f}x ({interval_of(record)})"
+
+
+def _interval_kind(record: Record) -> Interval:
+    """Files of 0.1.0 hold bootstrap intervals of any number of prompts."""
+    kind: Interval = record.get("speedup_interval") or "bootstrap"
+    return kind
 
 
 def label_of(arm: Record, arms: Sequence[Record]) -> str:
-    """What tells an arm from the others: settings that are the same in all are left out."""
+    """The settings that differ among `arms`."""
     settings = arm["settings"]
     gamma = [f"gamma {settings['gamma']}"] if settings["gamma"] else ["verifier alone"]
     return " ".join([*_sampler(settings, arms), *gamma, *_drafting(settings, arms)])
 
 
 def series_label(arm: Record, arms: Sequence[Record]) -> str:
-    """As `label_of`, but the same at every gamma; may be empty."""
+    """As `label_of` but without gamma; may be empty."""
     settings = arm["settings"]
     return " ".join([*_sampler(settings, arms), *_drafting(settings, arms)])
 
@@ -84,7 +116,7 @@ def _sampler(settings: Record, arms: Sequence[Record]) -> list[str]:
 
 
 def _runtimes(settings: Record) -> str:
-    """``hf``, or ``hf+llamacpp`` where the drafter's is another."""
+    """``hf``, or ``hf+llamacpp`` where the drafter has another."""
     return "+".join(dict.fromkeys([settings["backend"], settings["draft_backend"]]))
 
 
@@ -97,12 +129,11 @@ def _drafting(settings: Record, arms: Sequence[Record]) -> list[str]:
     return words if settings["cached"] else [*words, "no cache"]
 
 
-def _speeds(arm: Record) -> list[str]:
-    low, high = arm["speedup_low"], arm["speedup_high"]
+def _speeds(arm: Record, heading: str) -> list[str]:
     return [
         _number(arm["tok_s"], "{:.2f}"),
         _times(arm["speedup"]),
-        "" if low is None else f"{low:.2f} to {high:.2f}",
+        interval_of(arm, heading),
         _times(arm.get("predicted")),
         _times(arm.get("predicted_textbook")),
     ]
@@ -136,29 +167,17 @@ def _plain(value: object) -> str:
 
 
 def as_markdown(record: Record) -> str:
-    """Both tables, warnings and provenance."""
+    """All tables, warnings and provenance."""
     arms = record["arms"]
     tables = (speed_rows(arms), time_rows(arms), kind_rows(arms))
-    parts = [markdown_table(rows) for rows in tables if rows]
-    parts += [f"- {w['text']}; {w['remedy']}" for w in record["warnings"]]
+    parts = [markdown_table(rows, figures=rows[0][1:]) for rows in tables if rows]
+    parts += [f"- {w['text']}; {w['remedy']}\n" for w in record["warnings"]]
     provenance = to_json(record["provenance"], indent=1)
-    return "\n\n".join([*parts, f"```json\n{provenance}\n```"]) + "\n"
-
-
-def markdown_table(rows: Rows) -> str:
-    """A header and its rows; the columns after the first are figures."""
-    header, *body = rows
-    rule = ["---", *["---:"] * (len(header) - 1)]
-    return "\n".join(f"| {' | '.join(map(_cell, row))} |" for row in [header, rule, *body])
-
-
-def _cell(text: str) -> str:
-    """A user's kind of prompts may hold what would end a cell or the table."""
-    return " ".join(text.replace("|", "\\|").split())
+    return "\n".join([*parts, f"```json\n{provenance}\n```\n"])
 
 
 def as_csv(record: Record) -> str:
-    """A line an arm; figures unrounded, lists as JSON."""
+    """One line per arm; figures unrounded, lists as JSON."""
     lines = [_flat(arm) for arm in record["arms"]]
     out = io.StringIO()
     writer = csv.DictWriter(out, list(lines[0]) if lines else [], lineterminator="\n")
@@ -178,7 +197,7 @@ def _flat(arm: Record) -> dict[str, Any]:
 
 
 def as_jsonl(record: Record) -> str:
-    """A line an arm, without its runs; the provenance is in each."""
+    """One line per arm, without its runs; each holds the provenance."""
     lines = [
         {**{k: v for k, v in arm.items() if k != "runs"}, "provenance": record["provenance"]}
         for arm in record["arms"]

@@ -9,20 +9,36 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import norm, t
 
-__all__ = ["Speedup", "median_speedup"]
+from specx.records.trace.records import Interval
+
+__all__ = ["FEWEST", "INTERVALS", "Speedup", "median_speedup"]
 
 CONFIDENCE, RESAMPLES = 0.95, 4000
+
+FEWEST = 5
+"""Independent ratios that a bootstrap needs: over 2, 3 and 5 prompts its 95% interval covered the
+true median of 49%, 78% and 96% of 400 synthetic sets."""
+
+INTERVALS: dict[Interval, str] = {"bootstrap": "95% interval", "range": "range"}
+"""In words, by how low and high were found."""
 
 
 @dataclass(frozen=True)
 class Speedup:
-    """A median of paired ratios and its bootstrap interval."""
+    """A median of paired ratios, and how far they spread."""
 
     value: float
     low: float
     high: float
     units: int
     """Independent ratios behind it: prompts, or the repetitions of a single prompt."""
+    interval: Interval
+    """What `low` and `high` are: a 95% bootstrap interval, or the range of fewer than `FEWEST`."""
+
+    def __str__(self) -> str:
+        """``1.27x (1.21 to 1.30)``; for a range, ``1.27x (range 1.21 to 1.30)``."""
+        named = "range " if self.interval == "range" else ""
+        return f"{self.value:.2f}x ({named}{self.low:.2f} to {self.high:.2f})"
 
 
 def median_speedup(
@@ -33,25 +49,29 @@ def median_speedup(
     Parameters
     ----------
     ratios
-        By prompt: tokens a second of the arm over those of its baseline, one a repetition.
+        By prompt: tokens per second of the arm over those of its baseline, one per repetition.
 
     Notes
     -----
-    Bootstrap over prompts: the repetitions of a prompt share its text and are no independent
-    witnesses. With one prompt only, its repetitions are resampled, and the interval speaks for that
-    prompt alone. The percentiles are the expanded ones of Hesterberg 2015 (arXiv 1411.5279):
-    the plain ones cover the median of 8 or of 15 units at 93% only, these at 97%.
+    Bootstrap over prompts, because the repetitions of a prompt share its text and are not
+    independent. With a single prompt its repetitions are resampled, and the interval holds for that
+    prompt alone. The percentiles are the expanded ones of Hesterberg 2015 (arXiv 1411.5279): plain
+    ones cover the median of 8 or of 15 units at 93% only, these at 97%. Of fewer than `FEWEST`
+    units the least and the largest are given instead.
     """
     given = {prompt: list(each) for prompt, each in ratios.items() if each}
     if not given:
         return None
     (first, *others) = given.values()
     units = np.array([np.median(each) for each in given.values()] if others else first)
-    low, high = _interval(units, confidence, seed)
-    return Speedup(float(np.median(units)), low, high, len(units))
+    median = float(np.median(units))
+    if len(units) < FEWEST:
+        return Speedup(median, float(units.min()), float(units.max()), len(units), "range")
+    low, high = _bootstrap(units, confidence, seed)
+    return Speedup(median, low, high, len(units), "bootstrap")
 
 
-def _interval(units: NDArray[np.float64], confidence: float, seed: int) -> tuple[float, float]:
+def _bootstrap(units: NDArray[np.float64], confidence: float, seed: int) -> tuple[float, float]:
     drawn = np.random.default_rng(seed).choice(units, (RESAMPLES, len(units)))
     tail = _expanded((1 - confidence) / 2, len(units))
     low, high = np.quantile(np.median(drawn, axis=1), [tail, 1 - tail])
@@ -59,7 +79,5 @@ def _interval(units: NDArray[np.float64], confidence: float, seed: int) -> tuple
 
 
 def _expanded(tail: float, units: int) -> float:
-    """The tail to cut off from means of `units` resampled values, which spread too little."""
-    if units == 1:
-        return tail
+    """The tail to cut off from the medians of `units` resampled values, which spread too little."""
     return float(norm.cdf(t.ppf(tail, units - 1) * np.sqrt(units / (units - 1))))

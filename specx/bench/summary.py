@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import asdict
 from statistics import median
@@ -16,28 +17,33 @@ __all__ = ["paired_ratios", "summarise"]
 
 
 def summarise(results: Results) -> list[dict[str, Any]]:
-    """One record an arm, in the order they ran; JSON values."""
+    """One record per arm, in the order they ran; JSON values."""
     return [_summary(arm, runs, results) for arm, runs in results.runs.items()]
 
 
 def paired_ratios(runs: Sequence[Run], against: Sequence[Run]) -> dict[str, list[float]]:
     """By prompt: tok/s of each run over that of the run it is paired with.
 
-    A run that wrote nothing (an end token came first) has no speed, and no pair.
+    A run that wrote nothing (an end token came first) has no speed and is left out.
     """
-    other = {run.key: run.tok_s for run in against if run.tok_s}
+    other = {run.key: run.tok_s for run in against if _has_speed(run)}
     ratios: dict[str, list[float]] = {}
     for run in runs:
-        if run.tok_s and run.key in other:
+        if _has_speed(run) and run.key in other:
             ratios.setdefault(run.prompt, []).append(run.tok_s / other[run.key])
     return ratios
+
+
+def _has_speed(run: Run) -> bool:
+    """Whether it wrote something, in a time that its tokens can be divided by."""
+    return 0 < run.tok_s < math.inf
 
 
 def _summary(arm: Arm, runs: Sequence[Run], results: Results) -> dict[str, Any]:
     tally = merged([run.tally for run in runs])
     plain = results.runs.get(arm.baseline(), [])
     speedup = median_speedup(paired_ratios(runs, plain)) if arm.gamma else None
-    rates = [run.tok_s for run in runs if run.tok_s]
+    rates = [run.tok_s for run in runs if _has_speed(run)]
     return {
         "settings": asdict(arm),
         "n_runs": len(runs),
@@ -69,7 +75,7 @@ def _by_kind(arm: Arm, runs: Sequence[Run], plain: Sequence[Run]) -> dict[str, d
 
 def _kind(arm: Arm, runs: Sequence[Run], plain: Sequence[Run]) -> dict[str, Any]:
     tally = merged([run.tally for run in runs])
-    rates = [run.tok_s for run in runs if run.tok_s]
+    rates = [run.tok_s for run in runs if _has_speed(run)]
     return {
         "tok_s": median(rates) if rates else None,
         **_speedups(median_speedup(paired_ratios(runs, plain)) if arm.gamma else None),
@@ -85,13 +91,14 @@ def _speedups(found: Speedup | None) -> dict[str, Any]:
         "speedup_low": found and found.low,
         "speedup_high": found and found.high,
         "speedup_units": found and found.units,
+        "speedup_interval": found and found.interval,
     }
 
 
 def _predictions(
     arm: Arm, tally: Tally, plain: Sequence[Run], profile: Profile | None
 ) -> dict[str, float | None]:
-    """By the measured curve, and by the textbook; only for what they describe."""
+    """By the measured curve and by the textbook; None for arms that they do not describe."""
     alone = merged([run.tally for run in plain])
     described = arm.gamma and arm.cached and tally.rounds and alone.rounds
     if not described or profile is None or profile.drafter is None:

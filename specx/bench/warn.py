@@ -9,13 +9,14 @@ from typing import Any
 import psutil
 
 from specx.bench.records import Arm, Results, Run
+from specx.bench.speedup import FEWEST
 from specx.runtime.machine import Watch
 from specx.schedule.costs.curve import Profile, acceptance_needed
 from specx.session.tally import merged
 
 __all__ = ["warnings_of"]
 
-UNSTABLE, OTHERS, SWAPPED_MIB, FEW = 0.10, 0.10, 16, 5
+UNSTABLE, OTHERS, SWAPPED_MIB = 0.10, 0.10, 16
 TESTED_ENOUGH, HARDLY, TOO_MUCH = 20, 0.05, 0.95
 
 
@@ -65,11 +66,11 @@ def _few(results: Results) -> Found:
     keys = {run.key for runs in results.runs.values() for run in runs}
     prompts = {prompt for prompt, _ in keys}
     units = len(prompts) if len(prompts) > 1 else len(keys)
-    if 0 < units < FEW:
+    if 0 < units < FEWEST:
         what = "prompts" if len(prompts) > 1 else "repetitions of one prompt"
         yield (
-            f"{units} {what}: an interval over so few is a rough one",
-            f"measure {FEW} prompts or more (--suite all:1 has one of each kind)",
+            f"{units} {what}: too few for an interval, so ranges are shown instead",
+            f"measure {FEWEST} prompts or more (--suite all:1 has one of each kind)",
         )
 
 

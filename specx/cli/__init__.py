@@ -1,4 +1,4 @@
-"""The command line: one file a command, each parses, calls and prints."""
+"""The command line: one file per command; each parses, calls and prints."""
 
 from __future__ import annotations
 
@@ -23,7 +23,6 @@ COMMANDS = {
     "bench": "Measure the speed of a pair against its verifier alone.",
     "compare": "Tell the algorithm from the runtime: one pair on two systems.",
     "report": "Show what traces hold.",
-    "study": "Measure what foretells a rejection.",
     "verify": "Prove the rules exact, and test a pair of models.",
 }
 """Each in the file of its name, and what the list of commands says of it without importing it."""

@@ -19,7 +19,7 @@ from specx.errors import UsageError
 from specx.records.kinds import kind_of, require_kind
 from specx.shipped import shipped
 
-__all__ = ["CacheFolder", "Command", "InputFile", "Model", "OutputPath", "TraceFolder"]
+__all__ = ["CacheFolder", "Command", "InputFile", "Model", "OutputPath"]
 
 SHARD = re.compile(r"(.*)-\d{5}-of-(\d{5})\.gguf")
 
@@ -59,18 +59,7 @@ class CacheFolder(click.types.StringParamType):
         return _foreign(Path(value).glob("*/*"))
 
 
-class TraceFolder(click.Path):
-    """A folder of traces that the command reads and adds to."""
-
-    def __init__(self) -> None:
-        super().__init__(path_type=Path)
-
-    def files(self, value: Path) -> Iterable[Path]:
-        """The traces that it holds now."""
-        return value.glob("*.jsonl")
-
-
-READ = (InputFile, Model, CacheFolder, TraceFolder)
+READ = (InputFile, Model, CacheFolder)
 
 
 class OutputPath(click.Path):

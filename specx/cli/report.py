@@ -1,4 +1,4 @@
-"""`specx report`: traces to look at, as a page or on the terminal."""
+"""`specx report`: traces as a page, or their numbers on the terminal."""
 
 from __future__ import annotations
 
@@ -49,13 +49,13 @@ def report(files: Sequence[Path], output: Path | None) -> int:
         return 0
     target.write(page(traces))
     if not can_plot():
-        click.echo(f"specx: the page has no plots; for them {INSTALL}", err=True)
+        click.echo(f"specx: the page has no plots; for plots, {INSTALL}", err=True)
     click.echo(f"written to {output}", err=True)
     return 0
 
 
 def _print(traces: Sequence[Trace]) -> None:
-    """Sweeps first; of many generations a line each instead of their footers."""
+    """Sweeps first; many generations get a line each instead of a footer."""
     for bench in sweeps_of(traces):
         print_results({**asdict(bench), "provenance": {}})
     if len(traces) > MOST_TEXTS:
@@ -65,7 +65,7 @@ def _print(traces: Sequence[Trace]) -> None:
 
 
 def _print_lines(rows: Sequence[Sequence[str]]) -> None:
-    """All columns of `rows`, in tables that a terminal has room for."""
+    """All columns of `rows`, in tables narrow enough for a terminal."""
     apart = ("expected", "time", "")
     parts: dict[str, list[int]] = {}
     for place, name in list(enumerate(rows[0]))[1:]:

@@ -226,7 +226,7 @@ def footer(result: Result, shown: Mapping[str, Any]) -> list[str]:
 
 
 def _expected(tally: Tally, rule: str) -> list[str]:
-    """Expected acceptance under each rule, from the same rounds; greedy leaves nothing to compare."""
+    """Expected acceptance per rule, from the same rounds; greedy leaves nothing to compare."""
     found = tally.expected_a_round()
     if found is None or rule == "greedy":
         return []

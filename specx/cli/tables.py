@@ -15,7 +15,7 @@ from specx.session.text import visible
 __all__ = ["print_comparison", "print_results", "print_rows"]
 
 WIDE = 160
-"""Columns where the output is no terminal: nothing is to be cut there."""
+"""Columns where the output is not a terminal, so that nothing is cut."""
 
 
 def print_results(record: Mapping[str, Any]) -> None:
@@ -35,12 +35,12 @@ def print_results(record: Mapping[str, Any]) -> None:
 
 
 def print_comparison(records: Mapping[str, Mapping[str, Any]]) -> None:
-    """Tokens a second of the arms that all files have; their minutes were not the same."""
+    """Tokens per second of the arms that all files have, which were not measured together."""
     tables = [{_key(arm): arm for arm in record["arms"]} for record in records.values()]
     first, *others = tables
     shared = [key for key in first if all(key in other for other in others)]
     if not shared:
-        click.echo("no arm is in all of these files")
+        click.echo("these files have no arm in common")
         return
     arms = [first[key] for key in shared]
     rows = [["arm", *(f"{file} tok/s" for file in records), "last / first"]]
@@ -49,9 +49,7 @@ def print_comparison(records: Mapping[str, Mapping[str, Any]]) -> None:
         ratio = f"{rates[-1] / rates[0]:.2f}x" if rates[0] else ""
         rows.append([label_of(arm, arms), *(f"{rate:.2f}" for rate in rates), ratio])
     print_rows(rows)
-    click.echo(
-        "The files were not measured in turns: a ratio between them holds the machine's day."
-    )
+    click.echo("The files were not measured in turns: ratios also reflect the machine's load.")
 
 
 def _key(arm: Mapping[str, Any]) -> tuple[tuple[str, Any], ...]:

@@ -1,4 +1,4 @@
-"""From the runs of two systems to the figures that a verdict rests on."""
+"""From the runs of two systems to the figures behind a verdict."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Outcome:
 
     name: str
     plain: float
-    """Tokens a second, the median of the runs."""
+    """Tokens per second, the median of the runs."""
     speculative: float
     speedup: Speedup
     predicted: float
@@ -50,18 +50,18 @@ class Findings:
     a: Outcome
     b: Outcome
     plain_ratio: Speedup
-    """A's tokens a second over B's, paired by prompt and repetition."""
+    """A's tokens per second over B's, paired by prompt and repetition."""
     speculative_ratio: Speedup
     split: Split
 
 
 def findings_of(found: Comparison) -> Findings:
-    """The figures of whole blocks.
+    """The figures of complete blocks.
 
     Raises
     ------
     UsageError
-        If nothing was drafted or no time passed, so that there is no speed-up to speak of.
+        If nothing was drafted or no time passed, so that there is no speed-up.
     """
     a, b = (_outcome(name, side) for name, side in zip(found.names, found.results, strict=True))
     plain_a, fast_a = _runs(found.results[0])
@@ -93,12 +93,13 @@ def _outcome(name: str, side: Results) -> Outcome:
             f"{name} drafted nothing in {len(fast)} runs; raise -n, or add --ignore-eos where "
             "texts end at once"
         )
+    measured = _ratio(fast, plain)  # refuses runs that wrote nothing, which have no costs either
     acceptance, costs = acceptance_of(fast), costs_of(profile, fast, plain)
     return Outcome(
         name=name,
         plain=median(run.tok_s for run in plain),
         speculative=median(run.tok_s for run in fast),
-        speedup=_ratio(fast, plain),
+        speedup=measured,
         predicted=speedup(acceptance, costs, max(arm.gamma for arm in side.runs)),
         acceptance=acceptance,
         costs=costs,
@@ -109,5 +110,8 @@ def _outcome(name: str, side: Results) -> Outcome:
 def _ratio(runs: Sequence[Run], against: Sequence[Run]) -> Speedup:
     found = median_speedup(paired_ratios(runs, against))
     if found is None or found.value <= 0:
-        raise UsageError("the runs wrote nothing whose time could be told; raise -n")
+        raise UsageError(
+            "the runs wrote nothing or the clock did not advance, so no speed can be computed; "
+            "raise -n"
+        )
     return found

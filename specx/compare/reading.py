@@ -7,6 +7,7 @@ from typing import Any, Literal, TypedDict
 
 from specx.codec import Chance, Count, Gamma, Number, Rate, convert, read_json
 from specx.errors import UsageError
+from specx.records.trace.records import SweepInterval
 from specx.schedule.costs.curve import ProfileRecord
 
 __all__ = ["FORMAT", "read_comparison"]
@@ -19,7 +20,7 @@ class _Plain(TypedDict):
     tok_s: Rate
 
 
-class _Speculative(TypedDict):
+class _Speculative(SweepInterval):
     tok_s: Rate
     speedup: Rate
     speedup_low: Rate

@@ -1,12 +1,13 @@
-"""A comparison as tables: for the terminal and for Markdown."""
+"""A comparison as tables, for the terminal and for Markdown."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from specx.bench.render import Rows, markdown_table
+from specx.bench.render import Rows, interval_name, interval_of
 from specx.codec import to_json
+from specx.records.markdown import markdown_table
 from specx.schedule.costs.curve import Curve, profile_from
 
 __all__ = ["FORMATS", "as_markdown", "headings", "tables"]
@@ -22,7 +23,7 @@ TERMS = {
 
 
 def tables(record: Record) -> dict[str, Rows]:
-    """By heading; a header and its rows."""
+    """By heading: a header and its rows."""
     return {
         "Speed": _speeds(record),
         "Agreement along A's plain text": _agreements(record),
@@ -34,7 +35,7 @@ def tables(record: Record) -> dict[str, Rows]:
 
 
 def headings(record: Record) -> str:
-    """Which side is which."""
+    """The names of the sides."""
     sides = record["sides"]
     return f"A is {sides['a']['name']}, B is {sides['b']['name']}; gamma {record['gamma']}"
 
@@ -45,15 +46,15 @@ def _sides(record: Record) -> Iterator[tuple[str, Record]]:
 
 
 def _speeds(record: Record) -> Rows:
-    header = ["side", "alone tok/s", "speculative tok/s", "speed-up", "95% interval", "predicted"]
+    interval = interval_name([side["speculative"] for _, side in _sides(record)])
+    header = ["side", "alone tok/s", "speculative tok/s", "speed-up", interval, "predicted"]
     rows = [
         [
             label,
             f"{side['plain']['tok_s']:.2f}",
             f"{side['speculative']['tok_s']:.2f}",
             f"{side['speculative']['speedup']:.2f}x",
-            f"{side['speculative']['speedup_low']:.2f} to "
-            f"{side['speculative']['speedup_high']:.2f}",
+            interval_of(side["speculative"], interval),
             f"{record['split']['predicted'][label[0].lower()]:.2f}x",
         ]
         for label, side in _sides(record)
@@ -132,15 +133,15 @@ def _split(record: Record) -> Rows:
 
 def as_markdown(record: Record, *, provenance: bool = True) -> str:
     """Tables, verdict, warnings and provenance."""
-    parts = [f"{headings(record)}."]
+    parts = [f"{headings(record)}.\n"]
     for heading, rows in tables(record).items():
-        parts += [f"**{heading}**", markdown_table(rows)]
-    parts.append(record["verdict"]["words"])
-    parts += [f"- {w['text']}; {w['remedy']}" for w in record["warnings"]]
+        parts += [f"**{heading}**\n", markdown_table(rows, figures=rows[0][1:])]
+    parts.append(f"{record['verdict']['words']}\n")
+    parts += [f"- {w['text']}; {w['remedy']}\n" for w in record["warnings"]]
     if provenance:
         facts = to_json(record["provenance"], indent=1)
-        parts.append(f"```json\n{facts}\n```")
-    return "\n\n".join(parts) + "\n"
+        parts.append(f"```json\n{facts}\n```\n")
+    return "\n".join(parts)
 
 
 def _as_json(record: Record) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
+from specx.bench.speedup import INTERVALS
 from specx.compare.findings import Findings, Outcome
 from specx.compare.split import Acceptance, Costs, round_parts, speedup
 from specx.schedule.costs.curve import acceptance_needed
@@ -14,27 +15,27 @@ from specx.schedule.costs.curve import acceptance_needed
 __all__ = ["Verdict", "verdict"]
 
 SMALL = math.log(1.05)
-"""Nats; a term below it is within what two measurements of the same thing differ by."""
+"""Nats; two measurements of the same thing differ by as much as a term below this."""
 EVEN = 1.02
-"""Ratios this close to 1 are none."""
+"""Ratios this close to 1 count as 1."""
 OTHER_MODEL, NEARLY = 0.1, 0.02
-"""Mean total variation from which two verifiers are two models, and below which they are one."""
+"""Mean total variation above which two verifiers are different models, and below which the same."""
 REACHED = 0.95
-"""An acceptance rate above this is no drafter's."""
+"""No drafter reaches an acceptance rate above this."""
 
 Cause: TypeAlias = Literal["runtime", "algorithm", "both", "opposed", "neither", "unexplained"]
 
 PARTS = {
     "pass": "a pass of {width} tokens costs {a} single ones on {A} and {b} on {B}",
     "draft": "drafting {gamma} tokens costs {a} single passes on {A} and {b} on {B}",
-    "core": "sampling and the rule take {a} single passes a round on {A} and {b} on {B}",
-    "rollback": "forgetting what was rejected costs {a} single passes on {A} and {b} on {B}",
+    "core": "sampling and the rule take {a} single passes per round on {A} and {b} on {B}",
+    "rollback": "discarding rejected tokens costs {a} single passes on {A} and {b} on {B}",
 }
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What a comparison comes to."""
+    """The conclusion of a comparison."""
 
     cause: Cause
     responsible: str
@@ -44,7 +45,7 @@ class Verdict:
 
 
 def verdict(found: Findings, verifiers: Mapping[str, Any] | None) -> Verdict:
-    """Say who is faster, why, and what would have to change.
+    """Say which side is faster, why, and what would have to change.
 
     Parameters
     ----------
@@ -95,8 +96,8 @@ def _compared(a: str, b: str, ratio: float, rate_a: float, rate_b: float) -> str
 
 def _speedups(found: Findings) -> str:
     shown = [
-        f"{side.name} {side.speedup.value:.2f}x as fast ({side.speedup.low:.2f} to "
-        f"{side.speedup.high:.2f})"
+        f"{side.name} {side.speedup.value:.2f}x as fast ({INTERVALS[side.speedup.interval]} "
+        f"{side.speedup.low:.2f} to {side.speedup.high:.2f})"
         for side in (found.a, found.b)
     ]
     return f"Speculation makes {shown[0]} and {shown[1]} as each is alone."
@@ -109,20 +110,20 @@ def _because(found: Findings, cause: Cause, responsible: str) -> str:
     if cause == "neither":
         return (
             f"Neither acceptance nor cost differs by a factor of {math.exp(SMALL):.2f} or more "
-            f"({parts}): the two gain alike."
+            f"({parts}): both gain about the same."
         )
     if cause == "unexplained":
         return (
             f"The split explains little of the factor {math.exp(split.total):.2f} between the two "
-            f"speed-ups: {parts}, and the last is the largest. Timings moved between the cost "
-            "curve and the runs; repeat on a quiet machine, with a higher -r, before you believe "
+            f"speed-ups: {parts}, and the last is the largest. Timings changed between the cost "
+            "curve and the runs; repeat on a quiet machine, with a higher -r, before trusting "
             f"the other two.{_but(responsible)}"
         )
     return f"{_source(cause, found)} ({parts}): {responsible}.{_left_over(found)}"
 
 
 def _left_over(found: Findings) -> str:
-    """A rest that is smaller than the larger part, and still no small one."""
+    """A rest that is smaller than the larger part, but not small."""
     split = found.split
     larger = max(abs(split.algorithm), abs(split.runtime))
     if abs(split.rest) < max(SMALL, larger / 2):
@@ -142,13 +143,15 @@ def _source(cause: Cause, found: Findings) -> str:
     )
     if abs(split.total) < SMALL and cause in ("algorithm", "runtime"):
         by = {"algorithm": "acceptance", "runtime": "cost"}[cause]
-        return f"{ratio}, next to nothing, though by {by}, the {cause}'s part, they should differ"
+        return (
+            f"{ratio}, almost the same, although {by}, the {cause}'s part, should make them differ"
+        )
     if cause == "algorithm":
-        return f"{ratio}, and that is the algorithm's doing, by acceptance, not the runtime's"
+        return f"{ratio}, because of the algorithm (acceptance), not the runtime"
     if cause == "runtime":
-        return f"{ratio}, and that is the runtime's doing, by cost, not the algorithm's"
+        return f"{ratio}, because of the runtime (cost), not the algorithm"
     if cause == "both":
-        return f"{ratio}, and acceptance and cost both have a part in it"
+        return f"{ratio}, because of both acceptance and cost"
     by_acceptance, by_cost = (
         (found.a if part > 0 else found.b).name for part in (split.algorithm, split.runtime)
     )
@@ -178,7 +181,7 @@ def _accepting(found: Findings) -> str:
 
 
 def _costing(found: Findings) -> str:
-    """The part of a round that makes most of the difference in cost."""
+    """The part of a round that accounts for most of the difference in cost."""
     a, b = (_parts(side, found.gamma) for side in (found.a, found.b))
     sign = math.copysign(1, sum(a.values()) - sum(b.values()))
     most = max(a, key=lambda part: sign * (a[part] - b[part]))
@@ -212,8 +215,8 @@ def _same_model(verifiers: Mapping[str, Any] | None) -> str:
     figures = f"total variation {apart:.2g} on average, the same first choice in {top1:.1%}"
     if apart > OTHER_MODEL:
         return (
-            f"The verifiers are not the same model ({figures}): they write different texts, and "
-            "acceptance may differ for that alone."
+            f"The verifiers are not the same model ({figures}): they write different texts, which "
+            "alone may change acceptance."
         )
     if apart > NEARLY:
         return f"The verifiers differ a little along one text ({figures})."
@@ -223,38 +226,42 @@ def _same_model(verifiers: Mapping[str, Any] | None) -> str:
 def _gain(side: Outcome, gamma: int) -> str:
     """Whether speculation pays on this side, and what would have to change if not."""
     if side.speedup.value > EVEN:
-        doubt = ", though the interval holds 1" if side.speedup.low <= 1 else ""
+        doubt = (
+            f", though the {INTERVALS[side.speedup.interval]} includes 1"
+            if side.speedup.low <= 1
+            else ""
+        )
         return f"Speculation pays on {side.name}{doubt}."
     if side.speedup.value >= 1 / EVEN:
-        return f"It neither pays nor harms on {side.name}: {_remedy(side, gamma)}."
+        return f"It makes little difference on {side.name}: {_remedy(side, gamma)}."
     return f"It does not pay on {side.name}: {_remedy(side, gamma)}."
 
 
 def _remedy(side: Outcome, gamma: int) -> str:
-    # What was measured tells how far the formula is off on this side.
+    # The measured speed-up shows how far the formula is off on this side.
     off = side.speedup.value / side.predicted
     shorter = {g: off * _shorter(side.acceptance, side.costs, gamma, g) for g in range(1, gamma)}
     best = max(shorter, key=lambda g: shorter[g], default=0)
     if best and shorter[best] > EVEN:
-        return f"gamma {best} would give about {shorter[best]:.2f}x, by its costs"
+        return f"by its costs, gamma {best} would give about {shorter[best]:.2f}x"
     needed = acceptance_needed(side.costs.profile, gamma)
     alpha = side.tally.alpha or 0.0
     if needed is not None and alpha < needed <= REACHED:
         return (
             f"gamma {gamma} would pay from an acceptance rate of {needed:.2f} on, and it has "
-            f"{alpha:.2f}: it needs a better drafter, or a cheaper one"
+            f"{alpha:.2f}: it needs a better or a cheaper drafter"
         )
     if needed is not None and needed <= alpha:
-        return "by its costs it should gain: something else takes the time in the runs"
+        return "by its costs it should gain: something else takes time in the runs"
     return (
         f"a round of gamma {gamma} costs {sum(_parts(side, gamma).values()):.1f} single tokens, so "
-        "no acceptance rate within reach makes it pay: it needs a flatter cost curve (F16 on a "
+        "no realistic acceptance rate makes it pay: it needs a flatter cost curve (F16 on a "
         "CPU), a smaller drafter or a smaller gamma"
     )
 
 
 def _shorter(acceptance: Acceptance, costs: Costs, gamma: int, shorter: int) -> float:
-    """As predicted for a smaller gamma: a shorter draft is more often accepted in full."""
+    """The prediction for a smaller gamma: a shorter draft is more often accepted in full."""
     rates = acceptance.by_position[:shorter]
     full = math.prod(rates) if len(rates) == shorter else 0.0
     core = costs.core * (2 * shorter + 1) / (2 * gamma + 1)

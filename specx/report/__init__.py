@@ -1,4 +1,4 @@
-"""A trace to look at: one page that stands alone, and the numbers behind it."""
+"""A trace as a page in one file, and the numbers behind it."""
 
 from specx.report.figures import (
     MOST_TEXTS,

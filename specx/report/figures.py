@@ -1,4 +1,4 @@
-"""The numbers of a report: sums by the same code as a run's footer, written the same way."""
+"""The numbers of a report: the same sums as in a run's footer, formatted the same way."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ __all__ = [
 ]
 
 MOST_TEXTS = 6
-"""Generations shown token by token. Of more, a sweep's many, only the first are, so that the page
+"""Generations shown token by token; of more, as in a sweep, only the first are, so that the page
 opens at once."""
 
 
@@ -38,21 +38,21 @@ class Figure:
 
 
 def figures(trace: Trace) -> list[Figure]:
-    """What a generation came to."""
+    """The numbers of one generation."""
     tally = trace.tally()
     return [
         Figure("tokens", str(tally.n_tokens), "emitted"),
-        Figure("tok/s", _number(tally.tok_s, 1), "emitted tokens a second of decoding"),
+        Figure("tok/s", _number(tally.tok_s, 1), "emitted tokens per second of decoding"),
         Figure("rounds", str(tally.rounds), "passes of the verifier"),
         *(_speculation(trace, tally) if trace.header.drafter else []),
-        Figure("time", f"{tally.total:.2f} s", "of decoding, the prompt's apart"),
+        Figure("time", f"{tally.total:.2f} s", "of decoding, prefill not included"),
         *_shares(tally),
         *_ending(trace),
     ]
 
 
 def generation_rows(traces: Sequence[Trace]) -> list[list[str]]:
-    """A header, then a row a generation with all its figures; "-" where one has another's not."""
+    """A header, then a row per generation with all its figures; "-" for those it lacks."""
     found = [{figure.name: figure.value for figure in figures(trace)} for trace in traces]
     names = list(dict.fromkeys(name for values in found for name in values))
     rows = [
@@ -72,14 +72,14 @@ def brief(trace: Trace) -> str:
 
 def _speculation(trace: Trace, tally: Tally) -> Iterator[Figure]:
     yield Figure("alpha", _number(tally.alpha), "acceptance rate: accepted / tested")
-    yield Figure("accepted", str(tally.accepted), "drafted tokens that stayed")
-    yield Figure("tested", str(tally.tested), "drafted tokens whose fate was decided")
+    yield Figure("accepted", str(tally.accepted), "drafted tokens that were kept")
+    yield Figure("tested", str(tally.tested), "drafted tokens that were accepted or rejected")
     yield Figure("proposed", str(tally.proposed), "drafted tokens")
     yield Figure("kept", _number(tally.kept), "accepted / proposed")
-    yield Figure("tau", _number(tally.tau), "tokens decided a verifier pass")
+    yield Figure("tau", _number(tally.tau), "tokens decided per verifier pass")
     for rule, tokens in (tally.expected_a_round() or {}).items():
         own = ", the rule in use" if rule == trace.header.rule else ""
-        meaning = f"accepted tokens a round to be expected under this rule{own}"
+        meaning = f"expected accepted tokens per round under this rule{own}"
         yield Figure(f"expected, {rule}", f"{tokens:.2f}", meaning)
 
 
@@ -90,7 +90,7 @@ def _shares(tally: Tally) -> Iterator[Figure]:
 
 def _ending(trace: Trace) -> Iterator[Figure]:
     if trace.summary is None:
-        yield Figure("end", "none", "the run died: what follows its last whole round is not known")
+        yield Figure("end", "none", "the run died; nothing is known after its last complete round")
         return
     yield Figure("stopped by", str(trace.summary.stop_reason))
     yield Figure("prompt", f"{len(trace.header.prompt_ids)} tokens", "template included")
@@ -119,7 +119,7 @@ def position_rows(tally: Tally) -> list[tuple[str, str, str, str]]:
 
 
 def length_rows(tally: Tally) -> list[tuple[str, str, str]]:
-    """Accepted tokens, rounds that accepted so many, their share."""
+    """Accepted tokens, rounds that accepted that many, their share."""
     return [
         (str(accepted), str(rounds), f"{rounds / tally.rounds:.1%}")
         for accepted, rounds in sorted(tally.lengths.items())

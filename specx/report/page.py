@@ -1,4 +1,4 @@
-"""The page: one file, nothing fetched, nothing of the text ever run."""
+"""The page: one file that fetches nothing and never runs any of the text."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ HERE = Path(__file__).parent
 
 
 def page(traces: Sequence[Trace]) -> str:
-    """An HTML document that shows `traces` side by side; of many, the first texts and all numbers.
+    """An HTML document that shows `traces` side by side: the first texts and all numbers.
 
-    Everything that comes from a trace is escaped, and a policy within the page lets no script run
-    but its own.
+    Everything from a trace is escaped, and the page's content security policy allows only its own
+    script.
     """
     environment = Environment(
         loader=FileSystemLoader(HERE),
@@ -67,7 +67,7 @@ def _section(trace: Trace, key: str) -> dict[str, Any]:
     tally = trace.tally()
     tables = [
         ("Acceptance by position", ["position", "tested", "accepted", "rate"], position_rows),
-        ("Accepted tokens of a round", ["accepted", "rounds", "share"], length_rows),
+        ("Accepted tokens per round", ["accepted", "rounds", "share"], length_rows),
         ("Where the time went", ["part", "seconds", "share"], time_rows),
     ]
     provenance = {
@@ -105,7 +105,7 @@ def _sweep(bench: BenchSummary, key: str) -> dict[str, Any]:
 
 
 def _comparison(traces: Sequence[Trace]) -> list[dict[str, Any]]:
-    """A row a figure, a cell a trace."""
+    """A row per figure, a cell per trace."""
     columns = [{figure.name: figure for figure in figures(trace)} for trace in traces]
     names = dict.fromkeys(name for column in columns for name in column)
     rows = []

@@ -1,4 +1,4 @@
-"""Plots as SVG, drawn by matplotlib where it is installed; their colours are the page's own."""
+"""Plots as SVG, drawn by matplotlib where it is installed, in the page's colours."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ COLOURS = {
     "accepted": "#01020a",
     "last": "#01020b",
 }
-"""Stand-ins that matplotlib draws with; in the page each is a variable of its style sheet."""
+"""Placeholders for matplotlib; in the page each becomes a variable of the style sheet."""
 
 STYLE: dict[Any, Any] = {
     "svg.fonttype": "none",
@@ -51,12 +51,12 @@ def can_plot() -> bool:
 
 
 def plots_of(trace: Trace, prefix: str) -> list[tuple[str, str]]:
-    """(what it shows, SVG) of each plot that the trace has data for.
+    """(title, SVG) of each plot that the trace has data for.
 
     Parameters
     ----------
     prefix
-        Begins the ids within the SVG: those of a page must differ.
+        Begins the ids within the SVG, which must be unique in the page.
     """
     if not can_plot() or not trace.rounds:
         return []
@@ -66,7 +66,7 @@ def plots_of(trace: Trace, prefix: str) -> list[tuple[str, str]]:
     }
     if tally.by_position:
         wanted["Acceptance by position in the draft"] = (lambda f: _positions(f, tally), 2.4)
-        wanted["Accepted tokens of a round"] = (lambda f: _lengths(f, tally), 2.4)
+        wanted["Accepted tokens per round"] = (lambda f: _lengths(f, tally), 2.4)
     wanted["Where the time went"] = (lambda figure: _split(figure, tally), 1.6)
     return [
         (what, draw_svg(draw, height, f"{prefix}-{i}"))
@@ -75,7 +75,7 @@ def plots_of(trace: Trace, prefix: str) -> list[tuple[str, str]]:
 
 
 def draw_svg(draw: Callable[[Any], None], height: float, prefix: str) -> str:
-    """What `draw` puts on a figure of `height` inches, as SVG to be set into a page.
+    """A figure of `height` inches, filled by `draw`, as SVG for a page.
 
     `prefix` begins its ids.
     """
@@ -96,7 +96,7 @@ def draw_svg(draw: Callable[[Any], None], height: float, prefix: str) -> str:
 
 
 def _inline(svg: str, prefix: str) -> str:
-    """Without prologue and metadata, ids made unique, colours those of the page."""
+    """Without prologue and metadata, with unique ids and the page's colours."""
     svg = svg[svg.index("<svg") :]
     svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
     svg = re.sub(r'\b(id="|url\(#|href="#)', rf"\g<1>{prefix}-", svg)
@@ -109,7 +109,7 @@ def _inline(svg: str, prefix: str) -> str:
 
 
 def _timeline(figure: Any, trace: Trace) -> None:
-    """Above, tokens by round; below, milliseconds; an area each, so that size stays small."""
+    """Above, tokens by round; below, milliseconds; as areas, so that the size stays small."""
     tokens, time = figure.subplots(2, 1, sharex=True)
     edges = np.arange(len(trace.rounds) + 1)
     accepted = np.array([done.n_accepted for done in trace.rounds], dtype=float)

@@ -1,4 +1,4 @@
-"""What a sweep came to: the tables that `specx bench` prints, and plots over gamma."""
+"""The results of a sweep: the tables that `specx bench` prints, and plots over gamma."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, TypeAlias
 
-from specx.bench.render import Rows, kind_rows, series_label, speed_rows, time_rows
+from specx.bench.render import Rows, interval_name, kind_rows, series_label, speed_rows, time_rows
 from specx.records.trace import BenchSummary, Trace
 from specx.report.plots import COLOURS, can_plot, draw_svg
 
@@ -16,28 +16,30 @@ Arm: TypeAlias = Mapping[str, Any]
 
 
 class Series:
-    """Arms that differ in gamma alone, by gamma; numbers as `specx bench --json` has them."""
+    """Arms that differ only in gamma, with the numbers of `specx bench --json`."""
 
     def __init__(self, name: str, arms: Sequence[Arm], plain: float | None) -> None:
         self.name = name
         self.plain = plain
-        """Tokens a second of the verifier alone under the same sampler."""
+        """Tokens per second of the verifier alone under the same sampler."""
         self._arms = sorted(arms, key=lambda arm: int(arm["settings"]["gamma"]))
         self.gammas = [int(arm["settings"]["gamma"]) for arm in self._arms]
+        self.interval = interval_name(self._arms)
+        """What the ends of the speed-ups are."""
 
     def figures(self, name: str) -> list[float]:
-        """One figure at each gamma; NaN where it is not known."""
+        """One figure at each gamma; NaN where it is unknown."""
         return [float("nan") if arm[name] is None else float(arm[name]) for arm in self._arms]
 
 
 def sweeps_of(traces: Sequence[Trace]) -> list[BenchSummary]:
-    """The sweeps that `traces` are runs of, as far as they ended."""
+    """The finished sweeps that `traces` are runs of."""
     found = {id(trace.bench): trace.bench for trace in traces if trace.bench is not None}
     return list(found.values())
 
 
 def sweep_tables(bench: BenchSummary) -> list[tuple[str, list[str], Rows]]:
-    """(what it shows, header, rows) of each table."""
+    """(title, header, rows) of each table."""
     arms = _measured(bench)
     tables = {
         "Measured and predicted speed": speed_rows(arms),
@@ -58,7 +60,7 @@ def series_of(bench: BenchSummary) -> list[Series]:
 
 
 def sweep_plots(bench: BenchSummary, prefix: str) -> list[tuple[str, str]]:
-    """(what it shows, SVG) of each series; `prefix` begins the ids within."""
+    """(title, SVG) of each series; `prefix` begins the ids within."""
     if not can_plot():
         return []
     return [
@@ -75,13 +77,13 @@ def _measured(bench: BenchSummary) -> list[Arm]:
 
 
 def _plain(arm: Arm, arms: Sequence[Arm]) -> float | None:
-    """Tokens a second of the arm that `arm` is measured against."""
+    """Tokens per second of the arm that `arm` is measured against."""
     baseline = {**arm["settings"], "gamma": 0, "rule": "-", "cached": True}
     return next((other["tok_s"] for other in arms if other["settings"] == baseline), None)
 
 
 def _draw(figure: Any, series: Series) -> None:
-    """Above, tokens a second; below, the speed-up as measured, with intervals, and predicted."""
+    """Above, tokens per second; below, the measured speed-up, its spread, and predictions."""
     rate, speedup = figure.subplots(2, 1, sharex=True)
     _line(rate, series, "tok_s", "verify", "o-", "measured")
     if series.plain is not None:
@@ -90,7 +92,7 @@ def _draw(figure: Any, series: Series) -> None:
     rate.set_ylim(bottom=0)
     _line(speedup, series, "speedup", "verify", "o-", "measured")
     low, high = series.figures("speedup_low"), series.figures("speedup_high")
-    speedup.vlines(series.gammas, low, high, color=COLOURS["verify"])
+    speedup.vlines(series.gammas, low, high, color=COLOURS["verify"], label=series.interval)
     _line(speedup, series, "predicted", "draft", "s--", "predicted")
     _line(speedup, series, "predicted_textbook", "core", "^:", "textbook")
     speedup.axhline(1, color=COLOURS["faint"], linewidth=0.8)

@@ -1,4 +1,4 @@
-"""A trace's tokens for the page: what is shown, and what its script reads on demand."""
+"""A trace's tokens for the page: the text it shows, and the data its script reads on demand."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ class Shown:
     text: str
     origin: str
     level: int
-    """Of the verifier's entropy before it, 0 to 3."""
+    """Level of the verifier's entropy before it, 0 to 3."""
     place: str
-    """``round.place``, by which the script finds its numbers."""
+    """``round.place``, the key by which the script finds its numbers."""
     rejected: str
-    """The draft that it replaced."""
+    """The drafted token it replaced."""
 
 
 def shown_tokens(trace: Trace) -> Iterator[Shown]:
@@ -44,7 +44,7 @@ def shown_tokens(trace: Trace) -> Iterator[Shown]:
 
 
 def rounds_data(trace: Trace) -> list[dict[str, Any]]:
-    """Every round with its numbers, to four digits; keys are short, for a page holds thousands."""
+    """Every round, numbers to four digits; keys are short because a page holds thousands."""
     return [_round(done) for done in trace.rounds]
 
 

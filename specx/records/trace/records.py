@@ -31,6 +31,7 @@ __all__ = [
     "Estimated",
     "FileStart",
     "Header",
+    "Interval",
     "LastToken",
     "Line",
     "Origin",
@@ -131,6 +132,10 @@ class FileStart:
     created: str
     argv: list[str]
     kind: Literal["file"] = "file"
+
+
+Interval: TypeAlias = Literal["bootstrap", "range"]
+"""How the ends of a spread were found; under five prompts, a range of what was measured."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -257,7 +262,13 @@ class Summary:
     kind: Literal["summary"] = "summary"
 
 
-class SweepKind(TypedDict):
+class SweepInterval(TypedDict, total=False):
+    """How a speed-up's low and high were found; 0.1.0 wrote none, and always resampled."""
+
+    speedup_interval: Interval | None
+
+
+class SweepKind(SweepInterval):
     """An arm on one kind of prompt."""
 
     tok_s: Rate | None
@@ -281,7 +292,7 @@ class SweepSettings(SamplingParams):
     cached: bool
 
 
-class SweepArm(TypedDict):
+class SweepArm(SweepInterval):
     """The figures of an arm, as `specx.bench.summarise` makes them."""
 
     settings: dict[str, Any]

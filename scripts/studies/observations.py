@@ -1,4 +1,4 @@
-"""From traces to arrays: one entry a drafted token whose fate was decided."""
+"""From traces to arrays: one entry per tested token."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from specx.errors import UsageError
 from specx.records.trace import DraftToken, Trace
+from studies.alike import require_alike
 
 __all__ = ["PREDICTORS", "Observations", "observe"]
 
@@ -21,21 +22,21 @@ PREDICTORS = {
     "target_entropy_tempered": "the verifier's entropy, nats, at the run's temperature",
     "draft_margin": "the drafter's largest logit less its second, nats",
 }
-"""What is known of a token's position before its fate, and could foretell it."""
+"""Numbers known before a token is tested, which could predict the outcome."""
 
 
 @dataclass(frozen=True)
 class Observations:
-    """Arrays of one length, an entry a drafted token."""
+    """Arrays of one length, an entry per drafted token."""
 
     prompt: NDArray[np.intp]
-    """Number of the prompt: tokens of one are no independent witnesses."""
+    """Number of the prompt; tokens of one prompt are not independent."""
     kind: NDArray[np.str_]
     position: NDArray[np.intp]
     """Place in the draft, from 1."""
     accepted: NDArray[np.bool_]
     overlap: NDArray[np.float64]
-    """sum min(P, Q): the chance of acceptance there, free of the draw's noise."""
+    """sum min(P, Q): the chance of acceptance at that position, without the noise of the draw."""
     predictors: dict[str, NDArray[np.float64]]
 
     def __len__(self) -> int:
@@ -59,20 +60,22 @@ def observe(traces: Sequence[Trace], *, tested_only: bool = True) -> Observation
     Parameters
     ----------
     tested_only
-        False adds the tokens after a rejection and calls them rejected. Nobody tested them: this
-        labelling is wrong, and is here so that its bias can be shown.
+        False adds the tokens after a rejection, labelled as rejected. They were never tested: the
+        labels are wrong, and serve to show the bias they cause.
 
     Raises
     ------
     UsageError
-        If a trace is not of rule token, or there is nothing to observe.
+        If a trace is not of rule token, traces are of different pairs or samplers, or no token was
+        tested.
     """
     for trace in traces:
         if trace.header.rule != "token":
             raise UsageError(
-                f"{trace.path} ran under rule {trace.header.rule}; a study needs rule token, where "
-                "a test is of one token alone"
+                f"{trace.path} ran under rule {trace.header.rule}; a study needs rule token, which "
+                "tests each token alone"
             )
+    require_alike(traces)
     rows = [
         (number, kind_of(trace), place, token)
         for number, trace in enumerate(traces)
@@ -92,7 +95,7 @@ def observe(traces: Sequence[Trace], *, tested_only: bool = True) -> Observation
 
 
 def kind_of(trace: Trace) -> str:
-    """The kind of the trace's prompt, where it is labelled."""
+    """The kind of the trace's prompt; ``own`` where it has no label."""
     return str(trace.header.labels.get("kind", "own"))
 
 

@@ -1,4 +1,4 @@
-"""How well a number foretells acceptance, with intervals over prompts."""
+"""How well a number predicts acceptance, with intervals over prompts."""
 
 from __future__ import annotations
 
@@ -11,21 +11,22 @@ from numpy.typing import NDArray
 from scipy.special import expit
 from scipy.stats import rankdata
 
-from specx.study.observations import PREDICTORS, Observations
+from specx.bench.speedup import FEWEST
+from studies.observations import PREDICTORS, Observations
 
 __all__ = ["Estimate", "Predictor", "analyse", "auc", "mean_estimate", "rank_correlation"]
 
 BINS, FOLDS, RESAMPLES, CONFIDENCE = 10, 5, 1000, 0.95
 
 CONFIDENT = ("draft_margin",)
-"""Predictors that are large where a model is sure."""
+"""Predictors that are large where a model is confident."""
 
 Floats: TypeAlias = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """A value and its interval: percentile bootstrap over prompts, 95%."""
+    """A value and its 95% interval (percentile bootstrap over prompts); no ends under 5 prompts."""
 
     value: float | None
     low: float | None
@@ -34,25 +35,25 @@ class Estimate:
 
 @dataclass(frozen=True, kw_only=True)
 class Predictor:
-    """What one number tells of acceptance."""
+    """How well one number predicts acceptance."""
 
     name: str
     meaning: str
     correlation: Estimate
-    """Spearman's, with accepted or not."""
+    """Spearman's, with accepted or not (1 or 0)."""
     correlation_overlap: Estimate
-    """Spearman's, with sum min(P, Q): the same without the noise of draws."""
+    """Spearman's, with sum min(P, Q), which has no noise of draws."""
     auc: Estimate
-    """Chance that a rejected token had the less confident value of it and an accepted one; 0.5
-    foretells nothing."""
+    """Chance that of a rejected and an accepted token the rejected one had the less confident
+    value; 0.5 predicts nothing."""
     brier: float
-    """Mean squared error of a logistic fit, each prompt foretold from others."""
+    """Mean squared error of a logistic fit, each prompt predicted from the others."""
     brier_base: float
-    """The same of the acceptance rate alone."""
+    """The same for the acceptance rate alone."""
     bins: list[dict[str, Any]]
     """Tenths of the tokens by the predictor; ends are None where they are infinite."""
     calibration: list[dict[str, float]]
-    """Tenths of the tokens by what the fit foretold: foretold and seen acceptance."""
+    """Tenths of the tokens by predicted acceptance: predicted and observed."""
 
 
 def analyse(
@@ -62,14 +63,14 @@ def analyse(
     naive: Observations | None = None,
     resamples: int = RESAMPLES,
 ) -> dict[str, Any]:
-    """Everything a study says, as JSON values.
+    """All results of a study, as JSON values.
 
     Parameters
     ----------
     seen
         Tested tokens.
     naive
-        The same traces with untested tokens called rejected, to show what that does.
+        The same traces with untested tokens labelled as rejected, to show the bias.
     resamples
         Bootstrap samples behind each interval.
     """
@@ -89,10 +90,10 @@ def analyse(
 
 @dataclass(frozen=True)
 class _Draws:
-    """Which prompts each bootstrap sample holds.
+    """The prompts in each bootstrap sample.
 
-    Tokens of one prompt resemble each other; resampling single tokens would call the interval
-    narrower than it is. Efron & Tibshirani 1993, ch. 8 and 13.
+    Tokens of one prompt resemble each other; resampling single tokens would make the interval too
+    narrow. Efron & Tibshirani 1993, ch. 8 and 13.
     """
 
     seed: int = 0
@@ -111,7 +112,8 @@ def mean_estimate(
     _, number = np.unique(prompt, return_inverse=True)
     sums, counts = np.bincount(number, weights=values), np.bincount(number)
     drawn = (draws or _Draws()).of(len(counts))
-    return _interval(float(values.mean()), sums[drawn].sum(axis=1) / counts[drawn].sum(axis=1))
+    means = sums[drawn].sum(axis=1) / counts[drawn].sum(axis=1)
+    return _interval(float(values.mean()), means, len(counts))
 
 
 def _scores_with_intervals(seen: Observations, draws: _Draws) -> dict[str, list[Estimate]]:
@@ -126,13 +128,13 @@ def _scores_with_intervals(seen: Observations, draws: _Draws) -> dict[str, list[
         drawn.append(_scores(*(column[where] for column in columns)))
     values, samples = _scores(*columns), np.array(drawn)
     return {
-        name: [_interval(values[i, k], samples[:, i, k]) for k in range(3)]
+        name: [_interval(values[i, k], samples[:, i, k], len(members)) for k in range(3)]
         for i, name in enumerate(seen.predictors)
     }
 
 
 def _scores(accepted: NDArray[np.bool_], overlap: Floats, *predictors: Floats) -> Floats:
-    """Shape (predictors, 3); ranks are taken once, for they are what takes time."""
+    """Shape (predictors, 3); ranks are computed once, because they take most of the time."""
     fates, overlaps = rankdata(accepted), rankdata(overlap)
     found = []
     for name, values in zip(PREDICTORS, predictors, strict=True):
@@ -143,10 +145,12 @@ def _scores(accepted: NDArray[np.bool_], overlap: Floats, *predictors: Floats) -
     return np.array(found)
 
 
-def _interval(value: float, samples: Floats) -> Estimate:
+def _interval(value: float, samples: Floats, n_prompts: int) -> Estimate:
     finite, tail = samples[np.isfinite(samples)], (1 - CONFIDENCE) / 2
     if not np.isfinite(value) or not len(finite):
         return Estimate(None, None, None)
+    if n_prompts < FEWEST:  # a bootstrap over so few is far too narrow
+        return Estimate(float(value), None, None)
     low, high = np.quantile(finite, [tail, 1 - tail])
     return Estimate(float(value), float(low), float(high))
 
@@ -175,13 +179,13 @@ def _auc_of_ranks(ranks: Floats, positive: NDArray[np.bool_]) -> float:
 
 
 def _doubt(name: str, seen: Observations) -> Floats:
-    """The predictor, so turned that larger is less sure."""
+    """The predictor, with its sign such that larger is less confident."""
     values = seen.predictors[name]
     return -values if name in CONFIDENT else values
 
 
 def _predictor(name: str, seen: Observations, scores: list[Estimate], draws: _Draws) -> Predictor:
-    foretold = _foretold(_doubt(name, seen), seen)
+    predicted = _predicted(_doubt(name, seen), seen)
     base = _held_out(seen, lambda train, test: np.full(test.sum(), seen.accepted[train].mean()))
     correlation, correlation_overlap, area = scores
     return Predictor(
@@ -190,16 +194,16 @@ def _predictor(name: str, seen: Observations, scores: list[Estimate], draws: _Dr
         correlation=correlation,
         correlation_overlap=correlation_overlap,
         auc=area,
-        brier=float(((foretold - seen.accepted) ** 2).mean()),
+        brier=float(((predicted - seen.accepted) ** 2).mean()),
         brier_base=float(((base - seen.accepted) ** 2).mean()),
         bins=_bins(seen.predictors[name], seen, draws),
         calibration=[
             {
                 "n": len(part),
-                "foretold": float(foretold[part].mean()),
+                "predicted": float(predicted[part].mean()),
                 "seen": float(seen.accepted[part].mean()),
             }
-            for part in _tenths(foretold)
+            for part in _tenths(predicted)
         ],
     )
 
@@ -223,14 +227,14 @@ def _bins(values: Floats, seen: Observations, draws: _Draws) -> list[dict[str, A
     ]
 
 
-def _foretold(doubt: Floats, seen: Observations) -> Floats:
-    """Acceptance as a logistic function of ranks of doubt, fitted without the prompt foretold."""
+def _predicted(doubt: Floats, seen: Observations) -> Floats:
+    """A logistic function of the ranks of doubt, fitted without the prompt it predicts."""
     x = rankdata(doubt) / len(doubt) - 0.5  # ranks: a margin may be infinite
 
     def fit(train: NDArray[np.bool_], test: NDArray[np.bool_]) -> Floats:
         level, slope = _logistic(x[train], seen.accepted[train])
-        foretold: Floats = expit(level + slope * x[test])
-        return foretold
+        predicted: Floats = expit(level + slope * x[test])
+        return predicted
 
     return _held_out(seen, fit)
 
@@ -238,7 +242,7 @@ def _foretold(doubt: Floats, seen: Observations) -> Floats:
 def _held_out(
     seen: Observations, fit: Callable[[NDArray[np.bool_], NDArray[np.bool_]], Floats]
 ) -> Floats:
-    """What `fit` says of each fold of prompts from the other folds."""
+    """The predictions of `fit` for each fold of prompts, from the other folds."""
     found = np.full(len(seen), seen.accepted.mean())
     for fold in range(FOLDS):
         test = seen.prompt % FOLDS == fold
@@ -248,7 +252,7 @@ def _held_out(
 
 
 def _logistic(x: Floats, y: NDArray[np.bool_]) -> tuple[float, float]:
-    """Level and slope by Newton's method, held back a little so that it converges always."""
+    """Level and slope by Newton's method, with a small penalty so that it always converges."""
     design = np.stack([np.ones_like(x), x], axis=1)
     weights = np.zeros(2)
     for _ in range(25):
@@ -277,7 +281,7 @@ def _groups(seen: Observations, by: NDArray[Any], draws: _Draws) -> list[dict[st
 
 
 def _naive(naive: Observations) -> Mapping[str, Any]:
-    """The wrong labels' answers, without intervals: they are no estimates of anything."""
+    """The results of the wrong labels, without intervals: they estimate nothing."""
     return {
         "n_tokens": len(naive),
         "alpha": float(naive.accepted.mean()),

@@ -1,4 +1,4 @@
-"""A study's results as JSON, as CSV of its tokens, and as a page."""
+"""The results of a study as JSON, as CSV of its tokens, and as an HTML page."""
 
 from __future__ import annotations
 
@@ -10,14 +10,18 @@ from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
+import specx.report
+from specx.bench.speedup import FEWEST
 from specx.codec import to_json
 from specx.report.plots import COLOURS, INSTALL, can_plot, draw_svg
-from specx.study.observations import PREDICTORS, Observations
+from studies.observations import PREDICTORS, Observations
 
-__all__ = ["FORMATS", "as_csv", "as_html", "as_json"]
+__all__ = ["FORMATS", "INTERVALS", "as_csv", "as_html", "as_json", "estimate"]
 
 HERE = Path(__file__).parent
-STYLE = HERE.parent / "report" / "page.css"
+STYLE = Path(specx.report.__file__).with_name("page.css")
+
+INTERVALS = f"Intervals: 95%, bootstrap over prompts; none for fewer than {FEWEST} prompts."
 
 
 def as_json(record: Mapping[str, Any], seen: Observations) -> str:
@@ -26,7 +30,7 @@ def as_json(record: Mapping[str, Any], seen: Observations) -> str:
 
 
 def as_csv(record: Mapping[str, Any], seen: Observations) -> str:
-    """A row a tested token."""
+    """One row per tested token."""
     out = io.StringIO()
     table = csv.writer(out, lineterminator="\n")
     table.writerow(["prompt", "kind", "position", "accepted", "overlap", *PREDICTORS])
@@ -37,7 +41,7 @@ def as_csv(record: Mapping[str, Any], seen: Observations) -> str:
 
 
 def as_html(record: Mapping[str, Any], seen: Observations) -> str:
-    """A page that stands alone."""
+    """A page in one file."""
     environment = Environment(
         loader=FileSystemLoader(HERE),
         autoescape=True,
@@ -45,12 +49,13 @@ def as_html(record: Mapping[str, Any], seen: Observations) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters["estimate"] = _estimate
+    environment.filters["estimate"] = estimate
     plots = [_plot(found) for found in record["predictors"]]
     return environment.get_template("study.html").render(
         record=record,
         style=STYLE.read_text(encoding="utf-8"),
         predictors=list(zip(record["predictors"], plots, strict=True)),
+        intervals=INTERVALS,
         install=INSTALL,
     )
 
@@ -62,9 +67,12 @@ FORMATS: dict[str, Callable[[Mapping[str, Any], Observations], str]] = {
 }
 
 
-def _estimate(found: Mapping[str, float | None]) -> str:
+def estimate(found: Mapping[str, float | None]) -> str:
+    """A value and its interval, as far as they are known."""
     if found["value"] is None:
         return "-"
+    if found["low"] is None:
+        return f"{found['value']:.2f}"
     return f"{found['value']:.2f} ({found['low']:.2f} to {found['high']:.2f})"
 
 
@@ -84,13 +92,10 @@ def _binned(figure: Any, found: Mapping[str, Any]) -> None:
     bins = found["bins"]
     places = range(1, len(bins) + 1)
     rates = [part["alpha"]["value"] for part in bins]
-    spans = [
-        [part["alpha"]["value"] - part["alpha"]["low"] for part in bins],
-        [part["alpha"]["high"] - part["alpha"]["value"] for part in bins],
-    ]
-    axes.errorbar(
-        places, rates, yerr=spans, fmt="o", color=COLOURS["verify"], label="accepted of tested"
-    )
+    axes.plot(places, rates, "o", color=COLOURS["verify"], label="accepted of tested")
+    for place, part in zip(places, bins, strict=True):
+        if part["alpha"]["low"] is not None:
+            axes.vlines(place, part["alpha"]["low"], part["alpha"]["high"], COLOURS["verify"])
     overlaps = [part["overlap"] for part in bins]
     axes.plot(places, overlaps, color=COLOURS["last"], label="mean sum min(P, Q)")
     axes.set_xticks(list(places), [_median(part) for part in bins])

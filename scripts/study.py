@@ -1,18 +1,27 @@
-"""`specx study`: does entropy foretell a rejection, on your pair."""
+#!/usr/bin/env python3
+r"""Does entropy predict a rejection? Runs prompts under rule `token`, or reads traces that did.
+
+    scripts/study.py --suite all --folder study-traces -o study.json     # the demo pair
+    scripts/study.py -m VERIFIER.gguf -md DRAFTER.gguf --folder traces -o study.html
+    scripts/study.py TRACE...
+
+A trace per prompt is kept in the folder; a second call runs only the prompts that are missing.
+docs/study.md has what this found for one pair.
+"""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 import click
 
-from specx import SamplingParams
+from specx import SamplingParams, SpecxError
 from specx.bench.profiling import encode_prompt
 from specx.bench.suites import read_prompts, suite
-from specx.cli.files import Command, InputFile, OutputPath, TraceFolder
+from specx.cli.files import Command, InputFile, OutputPath
 from specx.cli.load import load_pair, plan_sides
 from specx.cli.options import MODELS, RUNTIME, TEMPLATE, add_options, chat_options
 from specx.cli.progress import Progress
@@ -25,11 +34,21 @@ from specx.records.trace import Trace, read_traces
 from specx.runtime.backend import Tokenizer
 from specx.runtime.machine import provenance
 from specx.shipped import demo_pair
-from specx.study import FORMATS, Plan, analyse, observe, run_study
-from specx.study.render import as_json
-from specx.study.running import traces_of
+from studies.analysis import analyse
+from studies.observations import observe
+from studies.render import FORMATS, INTERVALS, as_json, estimate
+from studies.running import Plan, run_study, traces_of
 
-__all__ = ["study"]
+INTERRUPTED = 130
+
+
+class TraceFolder(InputFile):
+    """A folder of traces that the command reads and adds to."""
+
+    def files(self, value: Path) -> Iterable[Path]:
+        """The traces that it holds now."""
+        return value.glob("*.jsonl")
+
 
 OPTIONS = [
     click.option(
@@ -43,12 +62,12 @@ OPTIONS = [
         "-f",
         "--file",
         type=InputFile(),
-        help="Prompts of yours, a JSON object with `prompt` a line.",
+        help="Your own prompts, as JSON Lines: an object with `prompt` on each line.",
     ),
     click.option(
         "--folder",
         type=TraceFolder(),
-        help="Keep a trace a prompt here; what is whole is not run again.",
+        help="Keep a trace per prompt here; prompts whose trace is complete are not run again.",
     ),
     click.option("-n", "--predict", type=click.IntRange(min=1), default=64, show_default=True),
     click.option("--gamma", type=click.IntRange(1, MOST_GAMMA), default=4, show_default=True),
@@ -56,14 +75,14 @@ OPTIONS = [
     click.option("--top-p", type=float, default=1.0, show_default=True, help="1 is off."),
     click.option("-s", "--seed", type=click.IntRange(0, 2**32 - 1), default=0, show_default=True),
     *TEMPLATE,
-    click.option("--ignore-eos", is_flag=True, help="Go on after an end token."),
+    click.option("--ignore-eos", is_flag=True, help="Continue after an end token."),
     click.option(
         "-o",
         "--output",
         "outputs",
         multiple=True,
         type=OutputPath("study"),
-        help="Write to this file, several times if wanted: " + ", ".join(FORMATS) + ".",
+        help=f"Write to this file ({', '.join(FORMATS)}); may be given several times.",
     ),
     click.option("--json", "as_object", is_flag=True, help="Print one JSON object, nothing else."),
     click.option("-q", "--quiet", is_flag=True, help="No progress."),
@@ -71,11 +90,25 @@ OPTIONS = [
 ]
 
 
-@click.command(cls=Command)
+def main(words: Sequence[str] | None = None) -> int:
+    """Run the command: 0 done, 2 bad input, 130 interrupted; errors are one line."""
+    try:
+        study.main(words, standalone_mode=False)
+    except click.Abort:
+        click.echo("study: interrupted", err=True)
+        return INTERRUPTED
+    except (click.ClickException, SpecxError) as error:
+        shown = error.format_message() if isinstance(error, click.ClickException) else error
+        click.echo(f"study: {shown}", err=True)
+        return 2
+    return 0
+
+
+@click.command(cls=Command, context_settings={"help_option_names": ["-h", "--help"]})
 @click.argument("files", nargs=-1, type=InputFile(), metavar="[TRACE]...")
 @add_options([*MODELS, *OPTIONS, *RUNTIME])
-def study(**given: Any) -> int:
-    """Measure what foretells a rejection: entropies and margins, tested tokens only.
+def study(**given: Any) -> None:
+    """Measure what predicts a rejection: entropies and margins, tested tokens only.
 
     Runs prompts under rule token into --folder, or reads TRACE files made with --rule token.
     """
@@ -90,7 +123,6 @@ def study(**given: Any) -> int:
         click.echo(as_json(record, seen), nl=False)
     else:
         _print(record)
-    return 0
 
 
 def _output(path: Path) -> OutputFile:
@@ -105,8 +137,8 @@ def _read(files: Sequence[Path]) -> list[Trace]:
 
 def _run(given: dict[str, Any]) -> list[Trace]:
     plan = _plan(given)
-    plan.missing()  # what is of other settings is refused before anything is loaded
-    _trace(plan, given)  # loads the models, which tell whether what is there is theirs
+    plan.missing()  # traces with other settings are refused before anything is loaded
+    _trace(plan, given)  # with the models loaded, traces of other models are refused
     return list(traces_of(plan))
 
 
@@ -161,20 +193,19 @@ def _trace(plan: Plan, given: dict[str, Any]) -> None:
 
 
 def _print(record: dict[str, Any]) -> None:
-    alpha = record["alpha"]
     click.echo(
         f"{record['n_tokens']} tested tokens of {record['n_prompts']} prompts; "
-        f"alpha {_shown(alpha)}; mean sum min(P, Q) {_shown(record['overlap'])}\n"
+        f"alpha {estimate(record['alpha'])}; mean sum min(P, Q) {estimate(record['overlap'])}\n"
     )
     rows = [["predictor", "rank correlation", "AUC", "Brier", "of the rate alone"]]
     for found in record["predictors"]:
         scores = [f"{found['brier']:.3f}", f"{found['brier_base']:.3f}"]
-        rows.append([found["name"], _shown(found["correlation"]), _shown(found["auc"]), *scores])
+        rows.append(
+            [found["name"], estimate(found["correlation"]), estimate(found["auc"]), *scores]
+        )
     print_rows(rows)
-    click.echo("Intervals: 95%, bootstrap over prompts. AUC 0.5 foretells nothing.")
+    click.echo(f"{INTERVALS} An AUC of 0.5 predicts nothing.")
 
 
-def _shown(found: dict[str, float | None]) -> str:
-    if found["value"] is None:
-        return "-"
-    return f"{found['value']:.2f} ({found['low']:.2f} to {found['high']:.2f})"
+if __name__ == "__main__":
+    sys.exit(main())

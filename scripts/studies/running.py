@@ -1,4 +1,4 @@
-"""Runs a study: a trace a prompt in a folder, so that what is done stays done."""
+"""Runs a study: a trace per prompt in a folder, so that a second call runs only what is missing."""
 
 from __future__ import annotations
 
@@ -6,13 +6,12 @@ import re
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from specx.bench.profiling import encode_prompt
 from specx.bench.suites import Prompt
-from specx.codec import shortened
 from specx.core.sampling import SamplingParams
 from specx.errors import UsageError
 from specx.interrupts import held
@@ -24,24 +23,19 @@ from specx.session.pair import Pair
 from specx.session.result import Result
 from specx.session.session import Session
 from specx.session.settings import Settings
+from studies.alike import difference, models_difference
 
 __all__ = ["Plan", "run_study", "traces_of"]
-
-IDENTITY = (
-    "sha256", "bytes", "quantisation", "architecture", "n_params", "n_vocab", "dtype",
-    "cache_type_k", "cache_type_v",
-)  # fmt: skip
-"""What a model is and computes in, of `LogitsBackend.describe`; the rest is how fast."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """What a study runs, always under rule token."""
+    """The prompts and settings of a study, always under rule token."""
 
     folder: Path
     prompts: Sequence[Prompt]
     n: int
-    """Most tokens a prompt is continued by."""
+    """Most tokens written per prompt."""
     gamma: int = 4
     sampling: SamplingParams = field(default_factory=SamplingParams)
     seed: int = 0
@@ -49,15 +43,15 @@ class Plan:
     raw: bool = False
     """Without the model's chat template."""
     chat: ChatOptions = field(default_factory=ChatOptions)
-    """What the template is given beside the prompt."""
+    """Arguments of the chat template."""
 
     def settings(self, prompt: Prompt) -> Settings:
-        """A prompt's own seed, whatever else is in the study."""
+        """With the prompt's own seed, the same whatever else is in the study."""
         seed = zlib.crc32(f"{self.seed}/{prompt.id}".encode())
         return Settings(sampling=self.sampling, gamma=self.gamma, rule="token", seed=seed)
 
     def labels(self, prompt: Prompt) -> dict[str, Any]:
-        """What tells a trace's place in a study, and whether it belongs to this one."""
+        """The labels of the prompt's trace: its id and kind, and settings that a header lacks."""
         asked = {"template_args": dict(self.chat.arguments)} if self.chat.arguments else {}
         return {
             "id": prompt.id,
@@ -68,12 +62,12 @@ class Plan:
         }
 
     def file(self, prompt: Prompt) -> Path:
-        """Where the prompt's trace lies."""
+        """The path of the prompt's trace."""
         name = re.sub(r"[^A-Za-z0-9_-]", "_", prompt.id)[:80]
         return self.folder / f"{name}-{zlib.crc32(prompt.id.encode()):08x}.jsonl"
 
     def finished(self, prompt: Prompt) -> Trace | None:
-        """The prompt's trace, if it is whole; raises as `found`."""
+        """The prompt's trace, if it is complete; raises as `found`."""
         trace = self.found(prompt)
         return trace if trace is not None and trace.summary is not None else None
 
@@ -83,8 +77,8 @@ class Plan:
         Raises
         ------
         UsageError
-            If it was made under other settings, or is a file that this specx cannot read: it may
-            be another's, and is left as it is.
+            If it was made with other settings, or is a file that this specx cannot read, which is
+            left as it is.
         """
         path = self.file(prompt)
         if not path.exists():
@@ -93,20 +87,35 @@ class Plan:
             trace = read_trace(path)
         except NoGeneration:
             return None
-        settings = self.settings(prompt)
-        same = (
-            trace.header.labels == self.labels(prompt)
-            and trace.header.prompt == prompt.text
-            and trace.header.sampling == settings.sampling
-            and (trace.header.gamma, trace.header.seed) == (settings.gamma, settings.seed)
-        )
-        if not same:
-            raise UsageError(f"{path} was made under other settings; choose another folder")
+        if differs := difference(_asked(trace), self._asks(prompt)):
+            raise UsageError(f"{path} was made with {differs}; choose another folder")
         return trace
 
     def missing(self) -> list[Prompt]:
-        """The prompts whose traces are not whole."""
+        """The prompts without a complete trace."""
         return [prompt for prompt in self.prompts if self.finished(prompt) is None]
+
+    def _asks(self, prompt: Prompt) -> dict[str, Any]:
+        settings = self.settings(prompt)
+        return {
+            **self.labels(prompt),
+            **asdict(settings.sampling),
+            "prompt": prompt.text,
+            "rule": settings.rule,
+            "gamma": settings.gamma,
+            "seed": settings.seed,
+        }
+
+
+def _asked(trace: Trace) -> dict[str, Any]:
+    """The settings that a trace was made with, as `Plan` has its own."""
+    header = trace.header
+    names = ("prompt", "rule", "gamma", "seed")
+    return {
+        **header.labels,
+        **asdict(header.sampling),
+        **{name: getattr(header, name) for name in names},
+    }
 
 
 def run_study(
@@ -116,17 +125,17 @@ def run_study(
     *,
     report: Callable[[int], None] = lambda prompts: None,
 ) -> None:
-    """Trace what `plan` lacks.
+    """Run the prompts of `plan` that have no complete trace.
 
     Parameters
     ----------
     report
-        Called with the number of prompts that are done, those found included.
+        Called with the number of prompts done, including those found complete.
 
     Raises
     ------
     UsageError
-        If the folder holds a trace of other models, or of the same prompt read as other tokens.
+        If the folder holds a trace of other models, or of the prompt as other tokens.
     """
     _require_same(plan, pair, provenance)
     missing = plan.missing()
@@ -137,46 +146,28 @@ def run_study(
 
 
 def _require_same(plan: Plan, pair: Pair, provenance: Mapping[str, Any]) -> None:
-    """Refuse to go on with what other models began."""
+    """Refuse a folder that holds traces of other models."""
     for prompt in plan.prompts:
         trace = plan.found(prompt)
         if trace is None:
             continue
-        path = trace.path
-        for role, model in provenance["models"].items():
-            if differing := _differing(trace.header.provenance, role, model):
-                raise UsageError(
-                    f"{path} was made with another {role} ({differing}); choose another folder"
-                )
-        tokens = encode_prompt(pair.verifier.tokenizer, prompt.text, raw=plan.raw)
+        if differs := models_difference(trace.header.provenance, provenance):
+            raise UsageError(f"{trace.path} was made with {differs}; choose another folder")
+        tokens = encode_prompt(pair.verifier.tokenizer, prompt.text, raw=plan.raw, chat=plan.chat)
         if trace.header.prompt_ids != tokens:
             raise UsageError(
-                f"{path} has its prompt in other tokens, as with another chat template or --raw; "
-                "choose another folder"
+                f"{trace.path} holds the prompt as other tokens, as with another chat template, "
+                "template date or --raw; choose another folder"
             )
 
 
-def _differing(before: Mapping[str, Any], role: str, now: Mapping[str, Any]) -> str:
-    """The first fact by which a model is another; empty where none is known to be."""
-    models = before.get("models")
-    known = models.get(role) if isinstance(models, Mapping) else None
-    if not isinstance(known, Mapping):
-        return "its trace does not say which"
-    # A file that was renamed is the same model; without its hash the name must do.
-    facts = IDENTITY if known.get("sha256") and now.get("sha256") else ("file", *IDENTITY)
-    for name in facts:
-        if name in known and name in now and known[name] != now[name]:
-            return f"{name} {shortened(known[name])}, now {shortened(now[name])}"
-    return ""
-
-
 def _run(plan: Plan, pair: Pair, prompt: Prompt, provenance: Mapping[str, Any]) -> None:
-    """One prompt from empty caches."""
+    """Trace one prompt from empty caches."""
     tokenizer = pair.verifier.tokenizer
     tokens = encode_prompt(tokenizer, prompt.text, raw=plan.raw, chat=plan.chat)
     stop = Stop(tokenizer, plan.n, ignore_eos=plan.ignore_eos)
     with ExitStack() as stack:
-        with held():  # else Ctrl-C may leave a file without a header behind
+        with held():  # otherwise Ctrl-C could leave a file without a header
             trace = stack.enter_context(TraceWriter(plan.file(prompt)))
         session = stack.enter_context(Session(pair))
         tracing = _Tracing(trace, prompt.text, plan.labels(prompt), provenance)
