@@ -264,3 +264,10 @@ def test_what_cannot_be_computed_is_null_in_json(whole: dict[str, Any], known: b
         assert (read["by_kind"]["code"][name] is not None) == known, name
     assert not re.search(r"\b(nan|inf)", as_markdown(whole))
     assert FORMATS[".csv"](whole)
+
+
+def test_json_holds_no_infinity_and_no_nan() -> None:
+    odd = {"a": [float("inf"), {"b": float("nan")}], "c": (-float("inf"), 1.5), "d": "NaN"}
+    assert json.loads(to_json(odd), parse_constant=pytest.fail) == {
+        "a": [None, {"b": None}], "c": [None, 1.5], "d": "NaN",
+    }  # fmt: skip

@@ -298,3 +298,20 @@ def test_runs_without_a_draft_are_no_comparison() -> None:
     run_comparison(both, plan(1), found)
     with pytest.raises(UsageError, match="left drafted nothing in 2 runs; raise -n"):
         findings_of(found)
+
+
+@pytest.mark.parametrize("side", [0, 1])
+@pytest.mark.parametrize("gamma", [0, GAMMA])
+@pytest.mark.parametrize("nothing", [{"total": 0.0}, {"n_tokens": 0}, {"rounds": 0, "n_tokens": 0}])
+def test_runs_without_a_speed_make_no_comparison(
+    side: int, gamma: int, nothing: dict[str, Any]
+) -> None:
+    found = comparison(20)
+    run_comparison(systems(Planted(0.8), Planted(0.8)), plan(20), found)
+    assert findings_of(found).a.speedup.interval == "range"
+    for each, runs in found.results[side].runs.items():
+        for run in runs if each.gamma == gamma else []:
+            for name, value in nothing.items():
+                setattr(run.tally, name, value)
+    with pytest.raises(UsageError, match="no speed can be computed; raise -n"):
+        findings_of(found)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import json
 import re
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -16,8 +18,14 @@ import pytest
 from traces import NASTY, write_trace
 
 from specx.cli.show import footer
+from specx.codec import to_json
 from specx.records.trace import Trace, read_trace, read_traces
+<<<<<<< HEAD
 from specx.report import INSTALL, figures, page, settings_of
+=======
+from specx.report import INSTALL, figures, page, result_of
+from specx.session.decoding import Times
+>>>>>>> report
 
 
 class Seen(HTMLParser):
@@ -210,3 +218,17 @@ def test_bad_input_gets_one_line(
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.count("\n") == 1
     assert words in done.stderr
+
+
+def test_a_run_in_no_time_has_a_page_whose_data_is_json(tmp_path: Path) -> None:
+    trace = read_trace(write_trace(tmp_path / "t.jsonl", n=20))
+    assert trace.summary is not None
+    trace.summary.time["total"] = 0.0
+    trace.rounds = [replace(done, times=Times()) for done in trace.rounds]
+    html = page([trace])
+    data = re.findall(r'<script type="application/json"[^>]*>(.*?)</script>', html, re.DOTALL)
+    assert len(data) == 1
+    json.loads(data[0], parse_constant=pytest.fail)
+    json.loads(to_json(result_of(trace)), parse_constant=pytest.fail)
+    named = {figure.name: figure.value for figure in figures(trace)}
+    assert (named["tok/s"], named["time, draft"]) == ("-", "-")
