@@ -20,12 +20,8 @@ from traces import NASTY, write_trace
 from specx.cli.show import footer
 from specx.codec import to_json
 from specx.records.trace import Trace, read_trace, read_traces
-<<<<<<< HEAD
 from specx.report import INSTALL, figures, page, settings_of
-=======
-from specx.report import INSTALL, figures, page, result_of
 from specx.session.decoding import Times
->>>>>>> report
 
 
 class Seen(HTMLParser):
