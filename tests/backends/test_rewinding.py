@@ -202,6 +202,9 @@ def test_only_what_came_after_the_checkpoint_is_fed_again() -> None:
     with pytest.raises(BackendError, match="to 3, before the checkpoint at 4"):
         model.truncate(3)
     assert model.n_past == 5
+    model.forward([30, 31])
+    model.truncate(6)  # what was forgotten before is not fed again
+    assert model.cache == [1, 2, 3, 4, 5, 30]
 
 
 def test_without_a_checkpoint_all_is_fed_again() -> None:
