@@ -43,7 +43,7 @@ from peers.speculative_simple import SpeculativeSimple, version_of
 from specx import LoadOptions, LogitsBackend, Pair, SamplingParams, SpecxError, get_backend
 from specx.bench.suites import suite
 from specx.runtime.machine import provenance
-from specx_backends.llamacpp_threads import physical_cores
+from specx_backends.threads import physical_cores
 
 SPARE = 32
 """Positions beyond prompt and answer, for drafts that end past them."""

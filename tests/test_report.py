@@ -225,6 +225,6 @@ def test_a_run_in_no_time_has_a_page_whose_data_is_json(tmp_path: Path) -> None:
     data = re.findall(r'<script type="application/json"[^>]*>(.*?)</script>', html, re.DOTALL)
     assert len(data) == 1
     json.loads(data[0], parse_constant=pytest.fail)
-    json.loads(to_json(result_of(trace)), parse_constant=pytest.fail)
+    json.loads(to_json(trace.result().figures()), parse_constant=pytest.fail)
     named = {figure.name: figure.value for figure in figures(trace)}
     assert (named["tok/s"], named["time, draft"]) == ("-", "-")

@@ -7,22 +7,20 @@ and their types say little about what is used of them.
 from __future__ import annotations
 
 import functools
-import importlib
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
-from specx.errors import BackendError, OptionError
-from specx_backends.openmp import spin_briefly
+from specx.errors import OptionError
+from specx_backends.library import import_library
 
 __all__ = [
     "INSTALL",
     "Remark",
     "choose_device",
     "describe_library",
-    "first_line",
     "quiet",
     "require",
     "synchronize",
@@ -45,22 +43,7 @@ def require(module: str) -> Any:
     BackendError
         If it is missing or does not load; the message holds the install line.
     """
-    spin_briefly()
-    try:
-        return importlib.import_module(module)
-    except ModuleNotFoundError as error:
-        missing = (error.name or module).partition(".")[0]
-        raise BackendError(f"{missing} is not installed; {INSTALL}") from error
-    except (ImportError, OSError, RuntimeError) as error:
-        raise BackendError(
-            f"{module} does not load ({first_line(error)}); {INSTALL} --force-reinstall"
-        ) from error
-
-
-def first_line(error: BaseException) -> str:
-    """The first line of an exception's text; its kind where it has none."""
-    lines = [line for line in str(error).splitlines() if line.strip()]
-    return lines[0].strip() if lines else type(error).__name__
+    return import_library(module, INSTALL, f"{INSTALL} --force-reinstall")
 
 
 @contextmanager

@@ -16,8 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from specx.errors import BackendError, ContextError, ModelError, OptionError, SpecxError
-from specx.runtime.backend import LoadOptions, Tokenizer
-from specx_backends.hf_library import Remark, choose_device, first_line, require, versions
+from specx.runtime.backend import LoadOptions, choose_n_ctx
+from specx_backends.files import describe_file, warn_beyond_training
+from specx_backends.hf_library import INSTALL, Remark, choose_device, require, versions
 from specx_backends.hf_locating import locate
 from specx_backends.hf_tokenizer import HfTokenizer, folder_tokenizer, gguf_tokenizer
 from specx_backends.hf_weights import (
@@ -28,19 +29,18 @@ from specx_backends.hf_weights import (
     check_layers,
     pretrained,
 )
-from specx_backends.llamacpp import describe_file
-from specx_backends.llamacpp_threads import physical_cores
+from specx_backends.library import first_line
+from specx_backends.threads import physical_cores
 
 __all__ = [
     "Loaded",
     "check_options",
-    "choose_n_ctx",
     "describe_model",
     "load",
+    "n_ctx_of",
     "without_weights",
 ]
 
-DEFAULT_CTX = 4096
 LOCAL = {"local_files_only": True, "trust_remote_code": False}
 GGUF_DTYPES = {0: "float32", 1: "float16", 32: "bfloat16"}
 """The element type of a GGUF file that is not quantised, by its general.file_type."""
@@ -127,24 +127,18 @@ def has_bfloat16(torch: Any) -> bool:
     return any(known.get(name) for name in BFLOAT16)
 
 
-def choose_n_ctx(loaded: Loaded, options: LoadOptions, tokenizer: Tokenizer) -> int:
+def n_ctx_of(loaded: Loaded, options: LoadOptions) -> int:
     """The bound on positions: as asked, else what the run needs within the trained length."""
     trained = loaded.n_ctx_train
-    if options.n_ctx is None:
-        wanted = max(DEFAULT_CTX, options.need_ctx(tokenizer) if options.need_ctx else 0)
-        return wanted if trained is None else min(trained, wanted)
-    if trained is not None and options.n_ctx > trained:
+    n_ctx = choose_n_ctx(options, loaded.tokenizer, trained)
+    if trained is not None and n_ctx > trained:
         if learns_positions(loaded.model, trained):
             raise OptionError(
-                f"n_ctx {options.n_ctx} exceeds the {trained} positions that {loaded.path.name} "
-                f"has a table of; give {trained} or less"
+                f"n_ctx {n_ctx} exceeds the {trained} positions that {loaded.path.name} has a "
+                f"table of; give {trained} or less"
             )
-        warnings.warn(
-            f"n_ctx {options.n_ctx} exceeds the {trained} positions that {loaded.path.name} was "
-            "trained on; text beyond them may be poor",
-            stacklevel=2,
-        )
-    return options.n_ctx
+        warn_beyond_training(loaded.path, n_ctx, trained)
+    return n_ctx
 
 
 def learns_positions(model: Any, trained: int) -> bool:
@@ -231,9 +225,7 @@ def one_line(path: Path) -> Iterator[None]:
     except SpecxError:
         raise
     except ImportError as error:  # "accelerate is required", "install gguf"
-        raise BackendError(
-            f"{first_line(error)}; it comes with: pip install 'specx[hf]'"
-        ) from error
+        raise BackendError(f"{first_line(error)}; it comes with: {INSTALL}") from error
     except (MemoryError, require("torch").OutOfMemoryError) as error:
         raise ContextError(
             f"not enough memory to load '{path}'; try a narrower --dtype or a smaller model"

@@ -10,8 +10,9 @@ from typing import Any
 from specx.errors import ModelError, SpecxError
 from specx.runtime.backend import LoadOptions
 from specx.runtime.inputs import read_text, require_regular
-from specx_backends.hf_library import first_line, require
-from specx_backends.llamacpp_loading import check_file
+from specx_backends.files import check_file
+from specx_backends.hf_library import require
+from specx_backends.library import first_line
 
 __all__ = ["locate"]
 

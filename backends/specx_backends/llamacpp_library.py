@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import ctypes
 import functools
-import importlib
 import re
 import sys
 from collections import deque
@@ -15,11 +14,10 @@ from collections.abc import Iterator
 from importlib.metadata import version
 from typing import Any
 
-from specx.errors import BackendError
+from specx_backends.library import import_library
 from specx_backends.llamacpp_fatal import guard
-from specx_backends.openmp import spin_briefly
 
-__all__ = ["LOG", "describe_library", "devices", "has_gpu", "library", "versions"]
+__all__ = ["LOG", "describe_library", "devices", "ggml", "has_gpu", "library", "versions"]
 
 INSTALL = "pip install llama-cpp-python"
 DEVICE_TYPES = ("cpu", "gpu", "igpu", "accel", "meta")
@@ -86,30 +84,14 @@ def library() -> Any:
     BackendError
         If llama-cpp-python is missing or cannot be loaded; the message holds the remedy.
     """
-    spin_briefly()
-    try:
-        lib = importlib.import_module("llama_cpp.llama_cpp")
-    except ModuleNotFoundError as error:
-        missing = (error.name or "llama_cpp").partition(".")[0]
-        raise BackendError(
-            f"backend 'llamacpp' needs llama-cpp-python ({missing} is missing): {INSTALL}"
-        ) from error
-    except (ImportError, OSError, RuntimeError) as error:
-        raise BackendError(
-            f"llama-cpp-python does not load ({first_line(error)}); "
-            f"{INSTALL} --force-reinstall --no-cache-dir"
-        ) from error
+    reinstall = f"{INSTALL} --force-reinstall --no-cache-dir"
+    lib = import_library("llama_cpp.llama_cpp", INSTALL, reinstall)
     guard(ggml(lib, "ggml_set_abort_callback", ctypes.c_void_p), lambda: LOG.reason(""))
     callback = lib.llama_log_callback(LOG.write)
     _callbacks.append(callback)
     lib.llama_log_set(callback, None)
     lib.llama_backend_init()
     return lib
-
-
-def first_line(error: BaseException) -> str:
-    """The first line of an exception's text."""
-    return (str(error).splitlines() or [type(error).__name__])[0]
 
 
 def devices(lib: Any) -> list[dict[str, object]]:

@@ -5,25 +5,30 @@ from __future__ import annotations
 import ctypes
 import os
 import re
-import warnings
 import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from specx.errors import BackendError, ContextError, ModelError, OptionError
-from specx.runtime.backend import LoadOptions, Tokenizer
+from specx.runtime.backend import LoadOptions, Tokenizer, choose_n_ctx
 from specx.runtime.metadata import Metadata
-from specx_backends.llamacpp_header import (
-    check_header,
-    check_positions,
-    is_odd,
-)
+from specx_backends.files import check_file, warn_beyond_training
+from specx_backends.llamacpp_header import check_header, check_positions, is_odd
 from specx_backends.llamacpp_library import LOG, devices, has_gpu
-from specx_backends.llamacpp_threads import physical_cores
 from specx_backends.llamacpp_trial import require_survival
+from specx_backends.threads import physical_cores
 
-__all__ = ["MAX_ROWS", "Context", "Weights", "check_options", "load_weights", "make_context"]
+__all__ = [
+    "MAX_ROWS",
+    "Context",
+    "Weights",
+    "cache_type",
+    "check_options",
+    "gpu_layers",
+    "load_weights",
+    "make_context",
+]
 
 CACHE_TYPES = {
     name: f"GGML_TYPE_{name.upper()}"
@@ -31,9 +36,8 @@ CACHE_TYPES = {
 }
 BF16 = 30  # in ggml_type; the bindings leave it out
 DEFAULT_BATCH = 512
-DEFAULT_CTX = 4096
 MAX_ROWS = 64
-"""Rows of logits a call to llama.cpp may ask for; more are fetched in several calls.
+"""Rows of logits that one call to llama.cpp may ask for; more are fetched in several calls.
 
 llama.cpp keeps them twice, once among its compute buffers: at 151,936 entries 39 MB each, where its
 own default of a whole batch takes 311 MB each. It aborts the process when asked for more.
@@ -106,22 +110,6 @@ def check_options(options: LoadOptions) -> None:
             raise OptionError(f"{name} '{value}' is unknown; known: {', '.join(CACHE_TYPES)}, bf16")
 
 
-def check_file(path: Path) -> None:
-    """Raise ModelError unless `path` is a file that begins as GGUF files do."""
-    if path.is_dir():
-        raise ModelError(f"'{path}' is a directory; name the .gguf file in it")
-    if path.exists() and not path.is_file():
-        raise ModelError(f"cannot read model '{path}': it is not a regular file; give a .gguf file")
-    try:
-        with path.open("rb") as file:
-            magic = file.read(4)
-    except OSError as error:
-        reason = (error.strerror or str(error)).lower()
-        raise ModelError(f"cannot read model '{path}': {reason}; give a .gguf file") from error
-    if magic != b"GGUF":
-        raise ModelError(f"'{path}' is not a GGUF file (it begins with {magic!r}, not b'GGUF')")
-
-
 def load_weights(lib: Any, path: Path, options: LoadOptions) -> Weights:
     """Load the file's tensors, offloaded as `options` say."""
     check_file(path)
@@ -190,25 +178,12 @@ def gpu_layers(lib: Any, asked: int | None) -> int:
     return asked
 
 
-def choose_n_ctx(weights: Weights, options: LoadOptions, tokenizer: Tokenizer) -> int:
-    """Positions to allocate: as asked, else what the run needs within the trained length."""
-    trained = weights.n_ctx_train
-    if options.n_ctx is None:
-        needed = options.need_ctx(tokenizer) if options.need_ctx else 0
-        return min(trained, max(DEFAULT_CTX, needed))
-    check_positions(weights.header, options.n_ctx)
-    if options.n_ctx > trained:
-        warnings.warn(
-            f"n_ctx {options.n_ctx} exceeds the {trained} positions that {weights.path.name} was "
-            "trained on; text beyond them may be poor",
-            stacklevel=2,
-        )
-    return options.n_ctx
-
-
 def make_context(lib: Any, weights: Weights, options: LoadOptions, tokenizer: Tokenizer) -> Context:
     """Allocate KV cache and compute buffers."""
-    n_ctx = choose_n_ctx(weights, options, tokenizer)
+    if options.n_ctx is not None:
+        check_positions(weights.header, options.n_ctx)
+    n_ctx = choose_n_ctx(options, tokenizer, weights.n_ctx_train)
+    warn_beyond_training(weights.path, n_ctx, weights.n_ctx_train)
     params = lib.llama_context_default_params()
     params.n_ctx = n_ctx
     params.n_batch = options.n_batch or DEFAULT_BATCH

@@ -12,20 +12,21 @@ import re
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 
 import numpy as np
 from numpy.typing import NDArray
 
-from specx.errors import BackendError, ModelError, OptionError, UsageError
+from specx.errors import BackendError, ModelError, UsageError
 from specx.runtime.backend import (
     BackendFactory,
     Clock,
     LoadOptions,
+    LogitsBackend,
     Tokenizer,
     check_forward,
     check_model_name,
     check_truncate,
+    choose_n_ctx,
     reject_unsupported,
 )
 from specx_backends.toy_table import ToyTable, parse_table
@@ -39,7 +40,6 @@ __all__ = ["CLOCK", "Toy", "ToyFactory", "ToyTable", "ToyTokenizer", "VirtualClo
 
 BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 MOST_BYTES = 64 * 2**20  # a model's weights given by mistake are refused before they are read
-DEFAULT_CONTEXT = 4096
 
 
 class VirtualClock:
@@ -123,8 +123,8 @@ def _longest_prefix(rest: bytes, pieces: Mapping[bytes, int]) -> bytes:
     return next((rest[:n] for n in lengths if rest[:n] in pieces), b"")
 
 
-class Toy:
-    """A `specx.runtime.backend.LogitsBackend` over a `ToyTable`.
+class Toy(LogitsBackend):
+    """A model that reads its logits from a `ToyTable`.
 
     Parameters
     ----------
@@ -218,17 +218,6 @@ class Toy:
         """Refuse all further work."""
         self._closed = True
 
-    def __enter__(self) -> Toy:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
-
     def _row(self, end: int) -> NDArray[np.float32]:
         """Logits of what follows the first `end` tokens: the longest listed context's."""
         lengths = range(min(self._table.order, end), -1, -1)
@@ -253,6 +242,7 @@ class ToyFactory:
     """Loads tables; the entry point ``toy``."""
 
     name = "toy"
+    packages = ("numpy",)
     options = frozenset({"n_ctx", "offline"})
 
     def load(self, model: str, options: LoadOptions) -> Toy:
@@ -275,7 +265,7 @@ class ToyFactory:
         except (ValueError, RecursionError) as error:  # not UTF-8, or not TOML
             raise ModelError(f"{model}: not a TOML table ({error}); {REMEDY}") from None
         name = f"toy:{Path(model).name}"
-        n_ctx = _n_ctx(table, options, ToyTokenizer(table, name))
+        n_ctx = choose_n_ctx(options, ToyTokenizer(table, name), table.context)
         return Toy(table, n_ctx=n_ctx, name=name, source=_facts(model, content))
 
     def about(self) -> Mapping[str, object]:
@@ -294,15 +284,6 @@ def _content(path: Path) -> bytes:
         return path.read_bytes()
     except OSError as error:
         raise ModelError(f"{path}: {error.strerror}; give the path of a TOML table") from None
-
-
-def _n_ctx(table: ToyTable, options: LoadOptions, tokenizer: Tokenizer) -> int:
-    if options.n_ctx is None:
-        need = options.need_ctx(tokenizer) if options.need_ctx else 0
-        return min(table.context, max(DEFAULT_CONTEXT, need))
-    if options.n_ctx < 1:
-        raise OptionError(f"n_ctx is {options.n_ctx}; give 1 or more")
-    return options.n_ctx
 
 
 def _facts(model: str, content: bytes) -> dict[str, object]:

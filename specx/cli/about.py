@@ -4,20 +4,16 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from specx.errors import SpecxError
 
-__all__ = ["print_devices", "print_version"]
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
-PACKAGES = {
-    "llamacpp": ("llama-cpp-python",),
-    "hf": ("torch", "transformers"),
-    "toy": ("numpy",),
-}
-"""What the backends that come with specx are made of; to import it would take seconds."""
+__all__ = ["print_devices", "print_version"]
 
 
 def print_version(context: click.Context, _: click.Parameter, wanted: bool) -> None:
@@ -28,14 +24,12 @@ def print_version(context: click.Context, _: click.Parameter, wanted: bool) -> N
 
     click.echo(f"specx {_version('specx')}, python {platform.python_version()}")
     for entry in sorted(entry_points(group="specx.backends"), key=lambda entry: entry.name):
-        own = (entry.dist.name,) if entry.dist else ()
-        packages = PACKAGES.get(entry.name, own)
-        click.echo(f"{entry.name}: {', '.join(f'{each} {_version(each)}' for each in packages)}")
+        click.echo(f"{entry.name}: {_packages(entry)}")
     context.exit()
 
 
 def print_devices(context: click.Context, _: click.Parameter, wanted: bool) -> None:
-    """Print versions, builds and devices, one line a backend, and exit."""
+    """Print versions, builds and devices, one line per backend, and exit."""
     if not wanted or context.resilient_parsing:
         return
     from specx.runtime.backend import installed_backends
@@ -43,6 +37,18 @@ def print_devices(context: click.Context, _: click.Parameter, wanted: bool) -> N
     for name in installed_backends():
         click.echo(f"{name}: {_about(name)}")
     context.exit()
+
+
+def _packages(entry: EntryPoint) -> str:
+    """Versions of what the backend says it is made of, else of the package that registered it."""
+    from specx.runtime.backend import get_backend
+
+    own = (entry.dist.name,) if entry.dist else ()
+    try:
+        packages = getattr(get_backend(entry.name), "packages", own)
+    except SpecxError as error:
+        return str(error)
+    return ", ".join(f"{package} {_version(package)}" for package in packages)
 
 
 def _version(package: str) -> str:

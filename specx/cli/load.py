@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from specx import Pair
 from specx.cli.progress import Progress
 from specx.errors import OptionError, UsageError
 from specx.runtime.backend import BackendFactory, LoadOptions, LogitsBackend, Tokenizer, get_backend
-from specx.runtime.memory import Planned, check_fits
+from specx.runtime.memory import MemoryNeeded, check_fits
 from specx.runtime.uncached import Uncached
 from specx.shipped import demo_pair
 
@@ -138,7 +137,14 @@ def load_side(
 
 def require_memory(sides: Sequence[Side]) -> None:
     """Raise ContextError if the caches of all sides together cannot fit into memory."""
-    check_fits([_planned(side) for side in sides if _fills_memory_at_once(side.factory)])
+    check_fits(needed for side in sides if (needed := _memory_needed(side)) is not None)
+
+
+def _memory_needed(side: Side) -> MemoryNeeded | None:
+    """What the side's backend says, if it says anything."""
+    ask = getattr(side.factory, "memory_needed", None)
+    found: MemoryNeeded | None = ask(side.model, LoadOptions(**side.options)) if ask else None
+    return found
 
 
 def with_demo_pair(given: Mapping[str, Any]) -> dict[str, Any]:
@@ -150,18 +156,3 @@ def with_demo_pair(given: Mapping[str, Any]) -> dict[str, Any]:
     model, drafter = demo_pair()
     # So small that threads wait for each other longer than they compute.
     return {**given, "model": model, "model_draft": drafter, "threads": given["threads"] or 1}
-
-
-def _fills_memory_at_once(factory: BackendFactory) -> bool:
-    """Whether the whole KV cache is written at load, into this machine's memory."""
-    return "cache_type_k" in factory.options and not factory.about().get("gpu_offload")
-
-
-def _planned(side: Side) -> Planned:
-    options = side.options
-    return Planned(
-        Path(side.model),
-        options.get("n_ctx"),
-        options.get("cache_type_k"),
-        options.get("cache_type_v"),
-    )

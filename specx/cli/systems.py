@@ -29,8 +29,6 @@ OVERRIDES = {
 }
 """Options of B by the options of A that they replace."""
 
-OTHER_RUNTIME = {"llamacpp": "hf", "hf": "llamacpp"}
-
 
 @dataclass(frozen=True)
 class Planned:
@@ -64,17 +62,17 @@ def plan_both(given: Mapping[str, Any]) -> Planned:
 
 
 def _changes(given: Mapping[str, Any]) -> dict[str, Any]:
-    """The options in which B differs; by default the other runtime."""
+    """The options in which B differs; by default the runtime that A's backend names for that."""
     found = {field: given[name] for name, field in OVERRIDES.items() if given[name] is not None}
     if found:
         return found
     backend = given["backend"]
-    if backend not in OTHER_RUNTIME:
+    other = getattr(get_backend(backend), "counterpart", None)
+    if other is None:
         raise UsageError(
             f"nothing says what backend '{backend}' is to be compared with; add --against FILE, "
             "--against-backend NAME or another --against option"
         )
-    other = OTHER_RUNTIME[backend]
     return {"backend": other, "draft_backend": other}
 
 

@@ -1,4 +1,4 @@
-"""What tells two systems apart, in words."""
+"""Names for two systems, made of what tells them apart."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-__all__ = ["Traits", "differences", "names_of"]
+from specx.runtime.backend import get_backend
 
-RUNTIMES = {"llamacpp": "llama.cpp", "hf": "transformers"}
+__all__ = ["Traits", "differences", "names_of"]
 
 SAME = ("the first", "the second")
 
@@ -55,12 +55,17 @@ def _name(side: Traits, differ: Mapping[str, object]) -> str:
 
 
 def _runtimes(side: Traits, differ: Mapping[str, object]) -> list[str]:
-    verifier, drafter = (RUNTIMES.get(n, n) for n in (side.runtime, side.draft_runtime))
+    verifier, drafter = map(_title, (side.runtime, side.draft_runtime))
     parts = [verifier] if "runtime" in differ else []
     # Where both models of a side changed together, its one runtime says it all.
     if not (parts and verifier == drafter) and differ.keys() & {"runtime", "draft_runtime"}:
         parts.append(f"drafter on {drafter}")
     return parts
+
+
+def _title(backend: str) -> str:
+    """What people call a backend's runtime."""
+    return str(getattr(get_backend(backend), "title", backend))
 
 
 def _files(side: Traits, differ: Mapping[str, object]) -> list[str]:

@@ -1,8 +1,8 @@
 """The seam between the algorithm and a runtime: protocols, load options, discovery.
 
 A runtime turns tokens into logits and can forget; everything else is the algorithm's. Backends are
-found by name in the entry-point group ``specx.backends``, so that a third party's backend comes in
-by the same door as ours.
+found by name in the entry-point group ``specx.backends``; a third party's comes in by the same door
+as ours, and nothing in specx lists them.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from importlib.metadata import entry_points
 from types import TracebackType
-from typing import Any, Final, Literal, Protocol, TypeAlias, runtime_checkable
+from typing import Any, Final, Literal, Protocol, TypeAlias, TypeVar, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,6 +30,7 @@ __all__ = [
     "check_forward",
     "check_model_name",
     "check_truncate",
+    "choose_n_ctx",
     "get_backend",
     "installed_backends",
     "reject_unsupported",
@@ -66,6 +67,9 @@ class Tokenizer(Protocol):
 
     def token_text(self, token: int) -> str:
         """A printable name, control tokens included (``<|im_end|>``); empty for padding ids."""
+
+
+Model = TypeVar("Model", bound="LogitsBackend")
 
 
 class LogitsBackend(Protocol):
@@ -109,7 +113,8 @@ class LogitsBackend(Protocol):
     def truncate(self, n_past: int) -> None:
         """Forget everything from absolute position `n_past` on.
 
-        A no-op at ``self.n_past``; position 0 can always be returned to.
+        A no-op at ``self.n_past``; position 0 can always be returned to, and empties the cache of
+        what an interrupted call may have left.
 
         Raises
         ------
@@ -137,14 +142,16 @@ class LogitsBackend(Protocol):
     def close(self) -> None:
         """Free the model; safe to call twice. Whatever is asked afterwards is a BackendError."""
 
-    def __enter__(self) -> LogitsBackend: ...
+    def __enter__(self: Model) -> Model:
+        return self
 
     def __exit__(
         self,
         kind: type[BaseException] | None,
         error: BaseException | None,
         trace: TracebackType | None,
-    ) -> None: ...
+    ) -> None:
+        self.close()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -155,7 +162,7 @@ class LoadOptions:
     """
 
     n_ctx: int | None = None
-    """Positions in the KV cache. By default min(trained length, max(4096, `need_ctx`))."""
+    """Positions in the KV cache; by default as `choose_n_ctx` says."""
     n_batch: int | None = None
     """Most tokens fed to the runtime in one call."""
     n_gpu_layers: int | None = None
@@ -172,7 +179,7 @@ class LoadOptions:
     """A folder that keeps weights in the form in which they load fastest."""
     drafts: bool = False
     """It only drafts: a backend may choose a coarser number type for it, as that changes how often
-    it is right and never the law of the text. An option that is set still holds."""
+    it is right and never the distribution of the text. An option that is set still holds."""
     verbose: bool = False
     """Let the runtime's own log through to standard error."""
     need_ctx: Callable[[Tokenizer], int] | None = None
@@ -238,7 +245,21 @@ NOT_CHOICES = frozenset({"drafts", "verbose", "need_ctx", "progress"})
 
 @runtime_checkable
 class BackendFactory(Protocol):
-    """What an entry point names: loads models and says what it runs on."""
+    """What an entry point names: loads models and says what it runs on.
+
+    A factory may also have any of these, which specx looks for by name:
+
+    ``title: str``
+        What people call the runtime, such as ``llama.cpp``; by default `name`.
+    ``packages: tuple[str, ...]``
+        Distributions whose versions ``specx --version`` prints, as it imports no runtime; by
+        default the one that registered the backend.
+    ``counterpart: str``
+        The backend that ``specx compare`` sets against this one if nothing else is asked for.
+    ``memory_needed(model: str, options: LoadOptions) -> specx.runtime.memory.MemoryNeeded | None``
+        What the model's cache takes of this machine's memory if all of it is written at load;
+        None if it lies elsewhere or its size cannot be told. Loads no model.
+    """
 
     name: str
     options: frozenset[str]
@@ -302,7 +323,21 @@ def get_backend(name: str) -> BackendFactory:
     return factory
 
 
-# For backends: mistakes of the caller are refused before anything is fed or forgotten
+# For backends: the default context, and mistakes of the caller, which are refused before anything
+# is fed or forgotten
+
+DEFAULT_CTX: Final = 4096
+
+
+def choose_n_ctx(options: LoadOptions, tokenizer: Tokenizer, trained: int | None) -> int:
+    """Positions of the KV cache: as asked, else min(trained, max(4096, `options.need_ctx`)).
+
+    A model whose length is not bounded has no `trained` one.
+    """
+    if options.n_ctx is not None:
+        return options.n_ctx
+    wanted = max(DEFAULT_CTX, options.need_ctx(tokenizer) if options.need_ctx else 0)
+    return wanted if trained is None else min(trained, wanted)
 
 
 def check_model_name(model: str) -> str:

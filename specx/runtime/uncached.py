@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from types import TracebackType
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,7 +12,7 @@ from specx.runtime.backend import LogitsBackend, Rollback
 __all__ = ["Uncached", "unwrapped"]
 
 
-class Uncached:
+class Uncached(LogitsBackend):
     """Wraps any backend, and is one: each forward that wants logits feeds the whole text again."""
 
     rollback: Rollback = "native"
@@ -55,17 +54,6 @@ class Uncached:
 
     def close(self) -> None:
         self._model.close()
-
-    def __enter__(self) -> Uncached:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
 
 def unwrapped(model: LogitsBackend) -> LogitsBackend:

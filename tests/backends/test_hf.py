@@ -15,7 +15,6 @@ from tiny_hf import WINDOW, complaint, encode, load
 from specx.errors import BackendError, ContextError
 from specx_backends import hf_loading
 from specx_backends.hf import backend
-from specx_backends.hf import chunks as chunk_calls
 from specx_backends.hf_tokenizer import end_ids
 
 pytest.importorskip("torch")
@@ -111,21 +110,6 @@ def test_a_failed_call_leaves_the_cache_as_it_was(
         assert calls
         assert model.n_past == 6
         np.testing.assert_allclose(model.forward(ids[6:9], 3), fresh.forward(ids[:9], 3), atol=1e-5)
-
-
-@pytest.mark.parametrize(
-    ("n_tokens", "n_logits", "first", "rest", "calls"),
-    [
-        (5, 2, 8, 8, [(0, 5, 2)]),
-        (5, 0, 2, 2, [(0, 2, 0), (2, 4, 0), (4, 5, 0)]),
-        (5, 4, 2, 2, [(0, 2, 1), (2, 4, 2), (4, 5, 1)]),
-        (5, 2, 3, 1, [(0, 3, 0), (3, 4, 1), (4, 5, 1)]),
-    ],
-)
-def test_calls_are_cut_to_the_batch(
-    n_tokens: int, n_logits: int, first: int, rest: int, calls: list[tuple[int, int, int]]
-) -> None:
-    assert list(chunk_calls(n_tokens, n_logits, first, rest)) == calls
 
 
 def test_only_wanted_rows_are_computed(tiny_llama: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""How many threads llama.cpp should compute with: one a physical core that we may use."""
+"""The number of threads to compute with: one per physical core that this process may use."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from pathlib import Path
 
 import psutil
 
+from specx.runtime.cgroups import MOUNT, OWN, cgroup_folders, read
+
 __all__ = ["cgroup_cpus", "physical_cores"]
 
 DEVICES = Path("/sys/devices")
 TOPOLOGY = DEVICES / "system" / "cpu"
-CGROUPS = Path("/sys/fs/cgroup")
-OWN_CGROUP = Path("/proc/self/cgroup")
 
 SLOW_FREQUENCY = 0.8
 """Of the fastest core's. Favoured cores of one kind differ by less than a tenth, dense ones
@@ -115,25 +115,11 @@ def distinct_cores(cpus: Iterable[int], topology: Path = TOPOLOGY) -> int:
     return len({read(path) or str(path) for path in siblings})
 
 
-def cgroup_cpus(root: Path = CGROUPS, own: Path = OWN_CGROUP) -> float:
+def cgroup_cpus(own: Path = OWN, mount: Path = MOUNT) -> float:
     """Processors' worth of time that the control groups above this process grant it."""
-    quotas = [
-        quota
-        for line in read(own).splitlines()
-        for folder in _cgroup_folders(root, line)
-        if (quota := _quota(folder)) is not None
-    ]
-    return min(quotas, default=float(os.cpu_count() or 1))
-
-
-def _cgroup_folders(root: Path, line: str) -> list[Path]:
-    """Folders of one line of /proc/self/cgroup (``id:controllers:path``), from it to the root."""
-    _, controllers, path = line.split(":", 2)
-    if controllers and "cpu" not in controllers.split(","):
-        return []
-    mount = root / "cpu" if controllers else root  # version 1 has a tree for each controller
-    folder = mount / path.strip("/")
-    return [folder, *(parent for parent in folder.parents if parent.is_relative_to(mount))]
+    quotas = map(_quota, cgroup_folders("cpu", own, mount))
+    granted = [quota for quota in quotas if quota is not None]
+    return min(granted, default=float(os.cpu_count() or 1))
 
 
 def _quota(folder: Path) -> float | None:
@@ -145,11 +131,3 @@ def _quota(folder: Path) -> float | None:
     if not (quota.isdigit() and period.strip().isdigit() and int(period)):
         return None  # no such files, or "max", or -1: no limit here
     return int(quota) / int(period)
-
-
-def read(path: Path) -> str:
-    """The file's text without surrounding white space; empty where it cannot be read."""
-    try:
-        return path.read_text().strip()
-    except OSError:
-        return ""

@@ -1,4 +1,4 @@
-"""The cores llama.cpp computes on where a machine has two kinds of them."""
+"""The number of threads: cores of two kinds, hyper-threads, quotas."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from specx_backends import llamacpp_threads
-from specx_backends.llamacpp_threads import fast_cpus, most_efficient
+from specx_backends import threads
+from specx_backends.threads import fast_cpus, most_efficient
 
 ALL = range(12)
 
@@ -67,12 +67,10 @@ def test_eight_fast_and_four_slow_cores_have_eight_threads(
     tree(tmp_path, "topology/thread_siblings_list", [f"{c & ~1}-{c | 1}" for c in range(16)])
     monkeypatch.setattr(sys, "platform", "linux")
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(20)), raising=False)
-    monkeypatch.setattr(llamacpp_threads, "cgroup_cpus", lambda: 64.0)
+    monkeypatch.setattr(threads, "cgroup_cpus", lambda: 64.0)
     monkeypatch.setattr(fast_cpus, "__defaults__", (tmp_path,))
-    monkeypatch.setattr(
-        llamacpp_threads.distinct_cores, "__defaults__", (tmp_path / "system" / "cpu",)
-    )
-    assert llamacpp_threads.physical_cores() == 8
+    monkeypatch.setattr(threads.distinct_cores, "__defaults__", (tmp_path / "system" / "cpu",))
+    assert threads.physical_cores() == 8
 
 
 def record(efficiency_class: int, size: int) -> bytes:
@@ -86,3 +84,45 @@ def test_windows_fastest_class_is_counted() -> None:
     assert most_efficient(record(0, 48) * 6) == 6
     assert most_efficient(b"") == 0
     assert most_efficient(record(0, 48)[:9]) == 0
+
+
+def test_hyper_threads_count_once(tmp_path: Path) -> None:
+    for cpu, siblings in enumerate(["0,4", "1,5", "0,4", "1,5"]):
+        folder = tmp_path / f"cpu{cpu}" / "topology"
+        folder.mkdir(parents=True)
+        (folder / "thread_siblings_list").write_text(siblings + "\n")
+    assert threads.distinct_cores([0, 1, 2, 3], tmp_path) == 2
+    assert threads.distinct_cores([0, 2], tmp_path) == 1
+    assert threads.distinct_cores([7, 8, 9], tmp_path) == 3  # nothing known of them
+
+
+@pytest.mark.parametrize(
+    ("line", "files", "cpus"),
+    [
+        ("0::/a/b", {"a/cpu.max": "150000 100000", "a/b/cpu.max": "max 100000"}, 1.5),
+        ("0::/", {"cpu.max": "300000 100000"}, 3),
+        (
+            "3:cpuacct,cpu:/x",
+            {"cpu/x/cpu.cfs_quota_us": "50000", "cpu/x/cpu.cfs_period_us": "100000"},
+            0.5,
+        ),
+        ("3:cpu:/", {"cpu/cpu.cfs_quota_us": "-1", "cpu/cpu.cfs_period_us": "100000"}, None),
+        ("2:cpuset:/", {"cpu/cpu.cfs_quota_us": "9", "cpu/cpu.cfs_period_us": "9"}, None),
+    ],
+)
+def test_a_quota_limits_the_threads(
+    tmp_path: Path, line: str, files: dict[str, str], cpus: float | None
+) -> None:
+    own = tmp_path / "own"
+    own.write_text(line + "\n")
+    for name, content in files.items():
+        path = tmp_path / "cgroup" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(content)
+    unlimited = threads.cgroup_cpus(tmp_path / "none", tmp_path / "none")
+    assert threads.cgroup_cpus(own, tmp_path / "cgroup") == (cpus or unlimited)
+
+
+def test_at_least_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(threads, "cgroup_cpus", lambda: 0.5)
+    assert threads.physical_cores() >= 1

@@ -1,0 +1,108 @@
+"""Memory that llama.cpp's KV cache will take, told from a file's tensors before anything is loaded.
+
+llama.cpp itself cannot be asked: its interface knows the KV heads of the first layer only, and the
+layers of a hybrid model not at all. The shapes of the tensors that compute keys and values know it,
+layer by layer and whatever the architecture is called. Every figure is a lower bound: what is
+refused by it would not have fitted; the reverse does not hold.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import re
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from specx.runtime.backend import DEFAULT_CTX, LoadOptions
+from specx.runtime.memory import MemoryNeeded
+from specx.runtime.metadata import Metadata, Tensor, is_gguf, read_metadata
+from specx_backends.llamacpp_library import ggml
+from specx_backends.llamacpp_loading import cache_type
+
+__all__ = ["cache_needed", "cached_elements"]
+
+IN_LAYER = re.compile(r"blk\.(\d+)\.(.+)")
+FIRST_SHARD = re.compile(r"(?P<stem>.+)-00001-of-(?P<count>\d{5})\.gguf")
+NOT_COUNTED = ("ssm_", "nextn.")
+"""Beginnings of the names of tensors in layers with a recurrent state, some of which have keys and
+values that are not cached, and in layers that predict further tokens, which are not run."""
+
+
+def cache_needed(lib: Any, path: Path, options: LoadOptions) -> MemoryNeeded | None:
+    """What the cache of the model at `path` takes; None if that is no GGUF file.
+
+    Raises
+    ------
+    ModelError
+        If the file is damaged.
+    """
+    if not is_gguf(path):
+        return None
+    metadata = read_metadata(path)
+    trained = metadata.number("context_length") or DEFAULT_CTX
+    keys, values = cached_elements(metadata)
+    return MemoryNeeded(
+        name=path.name,
+        n_ctx=options.n_ctx or min(DEFAULT_CTX, trained),
+        bytes_per_position=keys * element_bytes(lib, options.cache_type_k)
+        + values * element_bytes(lib, options.cache_type_v),
+    )
+
+
+def element_bytes(lib: Any, name: str | None) -> float:
+    """Bytes of an element of a cache of that type; ggml stores quantised ones in blocks."""
+    kind = cache_type(lib, name)
+    size = ggml(lib, "ggml_type_size", ctypes.c_size_t, ctypes.c_int)(kind)
+    block = ggml(lib, "ggml_blck_size", ctypes.c_int64, ctypes.c_int)(kind)
+    return float(size / block)
+
+
+def cached_elements(metadata: Metadata) -> tuple[int, int]:
+    """Elements of keys and of values that the cache holds for each position, at least.
+
+    Layers with a sliding window count in full: their caches are allocated whole, because a shorter
+    one forgets what a rewind needs.
+    """
+    layers: defaultdict[int, dict[str, Tensor]] = defaultdict(dict)
+    for part in shards(metadata):
+        for name, tensor in part.tensors.items():
+            if found := IN_LAYER.fullmatch(name):
+                layers[int(found[1])][found[2]] = tensor
+    n_own = max(layers, default=-1) + 1 - (metadata.number("attention.shared_kv_layers") or 0)
+    counts = [layer_elements(tensors) for layer, tensors in layers.items() if layer < n_own]
+    return sum(keys for keys, _ in counts), sum(values for _, values in counts)
+
+
+def layer_elements(tensors: Mapping[str, Tensor]) -> tuple[int, int]:
+    """Elements of keys and of values that one layer caches for each position, at least.
+
+    None where it stores something else (latent attention, a recurrent state).
+    """
+    if any(name.startswith(NOT_COUNTED) for name in tensors):
+        return 0, 0
+    keys, values = (width(tensors, f"attn_{part}.weight", -1) for part in "kv")
+    if keys:
+        return keys, values
+    queries = width(tensors, "attn_output.weight", 0)
+    together = width(tensors, "attn_qkv.weight", -1) - queries if queries else 0
+    return max(0, together) // 2, max(0, together) // 2
+
+
+def width(tensors: Mapping[str, Tensor], name: str, dimension: int) -> int:
+    """A dimension of a matrix; 0 where there is no such matrix."""
+    shape = tensors[name].shape if name in tensors else ()
+    return shape[dimension] if len(shape) == 2 else 0
+
+
+def shards(metadata: Metadata) -> Iterator[Metadata]:
+    """The file, and the others of a model in several files, as far as they are there."""
+    yield metadata
+    found = FIRST_SHARD.fullmatch(metadata.path.name)
+    if found is None:
+        return
+    for number in range(2, int(found["count"]) + 1):
+        path = metadata.path.with_name(f"{found['stem']}-{number:05d}-of-{found['count']}.gguf")
+        if is_gguf(path):
+            yield read_metadata(path)
