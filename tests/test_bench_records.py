@@ -9,18 +9,18 @@ from typing import Any
 
 import pytest
 
-from specx.bench import Arm, Results, Run, read_results, results_record, summarise
+from specx.bench import ArmRecord, Results, Run, read_results, results_record, summarise
 from specx.codec import to_json
 from specx.errors import UsageError
 from specx.schedule.costs.curve import Curve, Profile
 from specx.session.decoding import Times
 from specx.session.tally import Tally
 
-PLAIN = Arm(
+PLAIN = ArmRecord(
     backend="hf", draft_backend="llamacpp", temperature=0.3, top_k=5, top_p=0.9, min_p=0.1,
     gamma=0, rule="-",
-)  # fmt: skip
-DRAFTED = Arm(**{**vars(PLAIN), "gamma": 2, "rule": "token", "cached": False})
+).arm()  # fmt: skip
+DRAFTED = ArmRecord(**{**PLAIN.record(), "gamma": 2, "rule": "token", "cached": False}).arm()
 
 
 def run(repetition: int, **more: Any) -> Run:
@@ -129,7 +129,7 @@ COUNTS = ("rounds", "proposed", "tested", "accepted", "after_full", "n_tokens", 
         (_set("arms", 0, "settings", "top_p", value=2), "settings: top-p is 2"),
         (_set("arms", 0, "settings", "cached", value=0), "settings.cached is 0: expected bool"),
         (_set("arms", 0, "settings", "gamma", value=2**32), "gamma is 4294967296: expected int <="),
-        (_set("arms", 0, "settings", value=vars(DRAFTED)), "an arm before it has the same"),
+        (_set("arms", 0, "settings", value=DRAFTED.record()), "an arm before it has the same"),
         (_set(*RUN, "tally", "rounds", value="x"), r"tally.rounds is \"x\": expected int, got str"),
         (_set(*RUN, "tally", "rounds", value=True), "tally.rounds is true: expected int, got bool"),
         (_set(*RUN, "tally", "rounds", value=-1), "tally.rounds is -1: expected int >= 0"),

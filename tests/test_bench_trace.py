@@ -117,7 +117,9 @@ def test_headers_say_what_decided_a_run(sweep: list[str], capsys: Output) -> Non
     assert (drafted.header.gamma, drafted.header.rule) == (2, "block")
     assert drafted.header.settings == {
         "backend": "toy", "draft_backend": "toy", "temperature": 0.7, "top_k": 0, "top_p": 0.9,
-        "min_p": 0.0, "gamma": 2, "rule": "block", "cached": True, "seed": drafted.header.seed,
+        "min_p": 0.0, "gamma": 2, "rule": "block", "cached": True, "draft": "model",
+        "draft_temperature": None, "draft_top_k": None, "draft_top_p": None, "draft_min_p": None,
+        "entropy_stop": None, "draft_p_min": None, "seed": drafted.header.seed,
         "predict": 30, "ignore_eos": False, "raw": False, "template_args": {},
     }  # fmt: skip
     hashes = [hashlib.sha256(Path(name).read_bytes()).hexdigest() for name in ("v.toml", "d.toml")]

@@ -153,7 +153,9 @@ def test_json_holds_the_figures_that_follow_from_the_tables(
     assert drafted["time"]["total"] == pytest.approx(3 * seconds)
     assert drafted["settings"] == {
         "backend": "toy", "draft_backend": "toy", "temperature": 0.7, "top_k": 0, "top_p": 0.9,
-        "min_p": 0.0, "gamma": 4, "rule": "block", "cached": True,
+        "min_p": 0.0, "gamma": 4, "rule": "block", "cached": True, "draft": "model",
+        "draft_temperature": None, "draft_top_k": None, "draft_top_p": None, "draft_min_p": None,
+        "entropy_stop": None, "draft_p_min": None,
     }  # fmt: skip
     assert [run["prompt"] for run in drafted["runs"]] == ["p1", "p2", "p3"]
     assert set(drafted["by_kind"]) == {"short", "long"}

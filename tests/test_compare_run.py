@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import pytest
 
-from specx.bench import Arm, Plan, Results
+from specx.bench import Arm, ArmRecord, Plan, Results
 from specx.bench.suites import Prompt
 from specx.compare import (
     Comparison,
@@ -28,6 +28,7 @@ from specx.compare.agreement import means
 from specx.compare.run import curve_widths
 from specx.errors import UsageError, VocabularyError
 from specx.session.pair import Pair
+from specx.session.session import Rounds, Session
 from specx_backends.toy import Toy, ToyTable
 
 GAMMA = 4
@@ -70,7 +71,7 @@ class Planted:
 
 
 def arm(gamma: int = GAMMA) -> Arm:
-    return Arm(
+    record = ArmRecord(
         backend="toy",
         draft_backend="toy",
         temperature=1.0,
@@ -80,6 +81,7 @@ def arm(gamma: int = GAMMA) -> Arm:
         gamma=gamma,
         rule="token",
     )
+    return record.arm()
 
 
 def systems(a: Planted, b: Planted) -> tuple[System, System]:
@@ -216,16 +218,17 @@ def test_every_block_begins_with_another_arm() -> None:
     a, b = systems(Planted(0.8), Planted(0.8))
     begun: list[str] = []
 
-    class Noting(Pair):
-        def prefill(self, *args: object, **kwargs: object) -> list[float]:
-            begun.append(self.verifier.name)
-            return [0.0]
+    original = Session.rounds
+
+    def rounds(self: Session, *args: Any, **more: Any) -> Rounds:
+        begun.append(self.pair.verifier.name)
+        return original(self, *args, **more)
 
     found = comparison(8)
     for system, name in ((a, "A"), (b, "B")):
         system.pair.verifier.name = name
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Pair, "prefill", Noting.prefill)
+        patch.setattr(Session, "rounds", rounds)
         run_comparison((a, b), plan(8, 2), found)
     runs = ["".join(begun[start : start + 4]) for start in range(0, len(begun), 4)]
     assert runs == ["AABB", "AABB", "ABBA", "BBAA", "BAAB"]  # a warm-up each, then four blocks

@@ -22,7 +22,7 @@ from specx.session.loading import DEMO_GAMMA
 from specx.session.pair import Pair
 from specx.session.result import Result
 
-__all__ = ["DRAFTING", "Chosen", "DraftOptions"]
+__all__ = ["DRAFTING", "DRAWING", "Chosen", "DraftOptions", "DrawOptions", "check_profile"]
 
 
 def _gamma(
@@ -39,21 +39,7 @@ def _gamma(
 
 SHARE = click.FloatRange(0, 1)
 
-DRAFTING = [
-    click.option(
-        "--gamma",
-        "--draft-max",
-        "--num-draft-tokens",
-        callback=_gamma,
-        metavar="N|auto",
-        help="Tokens to propose in a round; auto chooses each round what pays most, 0 where "
-        f"nothing does.  [default: auto; {DEMO_GAMMA} for the demo pair]",
-    ),
-    click.option(
-        "--draft",
-        help="Who proposes: model, lookup (how the text went on before; no second model), or "
-        "model,lookup, chosen round by round.  [default: model with -md]",
-    ),
+DRAWING = [
     click.option("--draft-temp", type=float, help="The drafter's temperature.  [default: --temp]"),
     click.option("--draft-top-k", type=int, help="The drafter's top-k.  [default: --top-k]"),
     click.option("--draft-top-p", type=float, help="The drafter's top-p.  [default: --top-p]"),
@@ -76,6 +62,25 @@ DRAFTING = [
         help="Measured costs for --gamma auto.  [default: a shipped table by quantisation, and "
         "without -s the run's own times]",
     ),
+]
+"""How proposals are drawn, and by which costs auto decides; `specx bench` has them too."""
+
+DRAFTING = [
+    click.option(
+        "--gamma",
+        "--draft-max",
+        "--num-draft-tokens",
+        callback=_gamma,
+        metavar="N|auto",
+        help="Tokens to propose in a round; auto chooses each round what pays most, 0 where "
+        f"nothing does.  [default: auto; {DEMO_GAMMA} for the demo pair]",
+    ),
+    click.option(
+        "--draft",
+        help="Who proposes: model, lookup (how the text went on before; no second model), or "
+        "model,lookup, chosen round by round.  [default: model with -md]",
+    ),
+    *DRAWING,
     click.option(
         "--gamma-trace",
         type=OutputPath("gamma trace"),
@@ -92,17 +97,23 @@ DRAFTING = [
 
 
 @dataclass(frozen=True, kw_only=True)
-class DraftOptions:
-    """The options DRAFTING, and those of other lists that they depend on."""
+class DrawOptions:
+    """The options DRAWING."""
 
-    gamma: int | Literal["auto"] | None
-    draft: str | None
     draft_temp: float | None
     draft_top_k: int | None
     draft_top_p: float | None
     entropy_stop: float | None
     draft_p_min: float | None
     profile: Path | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class DraftOptions(DrawOptions):
+    """The options DRAFTING, and those of other lists that they depend on."""
+
+    gamma: int | Literal["auto"] | None
+    draft: str | None
     gamma_trace: Path | None
     gamma_replay: Path | None
     no_draft: bool
@@ -196,7 +207,7 @@ class Chosen(Observer):
     def costs(self, pair: Pair) -> Costs:
         """Costs that auto goes by."""
         path = self._options.profile
-        profile = None if path is None else _read_profile(path, pair)
+        profile = None if path is None else check_profile(read_profile(path), path, pair)
         return pair.costs(profile, live=self._options.live)
 
     def schedule(self, schedule: Schedule) -> Schedule:
@@ -229,8 +240,8 @@ def _by(profile: Path | None, live: bool) -> str:
     return f"live timings, from {source}" if live else source
 
 
-def _read_profile(path: Path, pair: Pair) -> Profile:
-    profile = read_profile(path)
+def check_profile(profile: Profile, path: Path, pair: Pair) -> Profile:
+    """Refuse a profile of other models than the pair's; `path` names it."""
     for (role, curve), model in zip(profile.curves().items(), pair.models, strict=False):
         if curve.model != model.name:
             raise UsageError(

@@ -279,8 +279,20 @@ class SweepKind(TypedDict):
     tau: Rate | None
 
 
-class SweepSettings(TypedDict):
-    """The settings of an arm; `specx.bench.Arm` says more."""
+class SweepDrafting(TypedDict, total=False):
+    """Settings of an arm that 0.1.0 did not know; `specx.bench.ArmRecord` says more."""
+
+    draft: str | None
+    draft_temperature: Rate | None
+    draft_top_k: Count | None
+    draft_top_p: Rate | None
+    draft_min_p: Rate | None
+    entropy_stop: Rate | None
+    draft_p_min: Rate | None
+
+
+class SweepSettings(SweepDrafting):
+    """The settings of an arm."""
 
     backend: str
     draft_backend: str
@@ -288,7 +300,7 @@ class SweepSettings(TypedDict):
     top_k: Count
     top_p: Rate
     min_p: Rate
-    gamma: Gamma
+    gamma: Gamma | Literal["auto"]
     rule: str
     cached: bool
 
