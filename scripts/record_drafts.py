@@ -17,9 +17,10 @@ from specx.bench.profiling import encode_prompt
 from specx.bench.suites import suite
 from specx.drafters.model import ModelDrafter
 from specx.output import OutputFile
-from specx.schedule.auto import MOST_STEPS
 from specx.schedule.margin import margin_of
 
+MOST_STEPS = 16
+"""Tokens of a draft: auto lets a model propose no more."""
 GREEDY = Settings(sampling=SamplingParams(temperature=0.0))
 
 
