@@ -79,6 +79,29 @@ def test_every_line_follows_the_schema(sweep: list[str]) -> None:
         "file": 1, "header": 3 * LINES, "summary": 3 * LINES, "bench": 1}  # fmt: skip
 
 
+def test_auto_and_lookup_are_traced_and_shown(sweep: list[str], capsys: Output) -> None:
+    sweep = [*sweep, "--gamma", "2,4,auto", "--draft", "model,lookup", "--draft-temp", "1"]
+    whole = measured(capsys, *sweep, "-r", "1")
+    for line in lines():
+        VALIDATOR.validate(line)
+    traces = read_traces(Path("t.jsonl"))
+    by_arm = {trace.header.labels["arm"]: trace.header for trace in traces}
+    assert list(by_arm) == [
+        "verifier alone", "gamma 2 model", "gamma 4 model", "gamma auto model", "gamma 2 lookup",
+        "gamma 4 lookup", "gamma auto lookup",
+    ]  # fmt: skip
+    assert by_arm["gamma auto model"].gamma == "auto"
+    assert list(by_arm["gamma auto lookup"].provenance["models"]) == ["verifier"]
+    (bench_summary,) = sweeps_of(traces)
+    found = series_of(bench_summary)
+    assert [(series.name, series.gammas) for series in found] == [
+        ("model", [2, 4]), ("lookup", [2, 4])]  # fmt: skip
+    assert {series.plain for series in found} == {whole["arms"][0]["tok_s"]}
+    for _, header, rows in sweep_tables(bench_summary)[:2]:
+        assert header[0] == "arm"
+        assert [row[0] for row in rows] == list(by_arm)
+
+
 @pytest.mark.parametrize(("key", "value"), [("complete", 1), ("planned", -1), ("other", 0)])
 def test_the_schema_refuses_another_last_line(sweep: list[str], key: str, value: object) -> None:
     assert bench(*sweep) == 0
