@@ -16,16 +16,15 @@ import multiprocessing
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 import numpy as np
 
-from specx import LoadOptions, Pair, SamplingParams, Settings, Stop, get_backend
+from specx import LoadOptions, Pair, SamplingParams, Session, Settings, Stop, get_backend
 from specx.records.markdown import markdown_table
 from specx.runtime.machine import provenance
 from specx_backends.openmp import SPINS
@@ -87,21 +86,18 @@ def work(backend: str, model: str) -> None:
         prompt = verifier.tokenizer.encode(PROMPT, add_special=True, parse_special=False)
         print("ready", flush=True)
         for line in sys.stdin:
-            print(speed(Pair(verifier), list(prompt), int(line)), flush=True)
+            print(speed(Pair(verifier), prompt, int(line)), flush=True)
 
 
 def speed(pair: Pair, tokens: list[int], n: int) -> float:
     """Tokens per second of decoding alone, greedy, without a draft."""
-    pair.verifier.truncate(0)
-    pair.prefill(tokens)
     stop = Stop(pair.verifier.tokenizer, n, ignore_eos=True)
     settings = Settings(sampling=SamplingParams(temperature=0), gamma=0)
-    begun, n_done = time.perf_counter(), 0
-    for _ in pair.rounds(tokens, settings, stop):
-        n_done += 1
-        if time.perf_counter() > begun + LONGEST:
-            break
-    return n_done / (time.perf_counter() - begun)
+    with Session(pair) as session, closing(session.rounds(tokens, settings, stop)) as rounds:
+        for _ in rounds:
+            if rounds.generation.tally.times.verify > LONGEST:
+                break
+    return rounds.result.tok_s or 0.0
 
 
 class Worker:

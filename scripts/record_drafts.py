@@ -12,14 +12,15 @@ import argparse
 import json
 from pathlib import Path
 
-from specx import LoadOptions, Pair, SamplingParams, Settings, Stop, get_backend
+from specx import LoadOptions, Pair, SamplingParams, Session, Settings, Stop, get_backend
 from specx.bench.profiling import encode_prompt
 from specx.bench.suites import suite
 from specx.drafters.model import ModelDrafter
 from specx.output import OutputFile
-from specx.schedule.auto import MOST_STEPS
 from specx.schedule.margin import margin_of
 
+MOST_STEPS = 16
+"""Tokens of a draft: auto lets a model propose no more."""
 GREEDY = Settings(sampling=SamplingParams(temperature=0.0))
 
 
@@ -49,22 +50,21 @@ def main() -> None:
 
 def record(pair: Pair, tokens: list[int], n: int) -> dict[str, list[int] | list[list[int]]]:
     """Drafts at `n` places after a prompt: how many tokens stay, and margins in nats / 100."""
-    verifier = pair.verifier
-    verifier.truncate(0)
-    start, alone = len(tokens), Pair(verifier)
-    alone.prefill(tokens)
-    stop = Stop(verifier.tokenizer, n + MOST_STEPS, ignore_eos=True)
-    for _ in alone.rounds(tokens, GREEDY, stop):
-        pass
-    (drafter,) = pair.drafters(GREEDY)
-    assert isinstance(drafter, ModelDrafter)
-    drafter.truncate(0)
-    stays, margins = [], []
-    for place in range(start, start + n):
-        proposed, sure = draft(drafter, tokens[:place])
-        agree = [a == b for a, b in zip(proposed, tokens[place:], strict=False)]
-        stays.append([*agree, False].index(False))
-        margins.append(sure)
+    stays, margins, start = [], [], len(tokens)
+    stop = Stop(pair.verifier.tokenizer, n + MOST_STEPS, ignore_eos=True)
+    with Session(Pair(pair.verifier)) as alone:
+        rounds = alone.rounds(tokens, GREEDY, stop)
+        for _ in rounds:
+            pass
+    text = [*tokens, *rounds.result.tokens]
+    with Session(pair) as session:
+        (drafter,) = session.drafters(GREEDY)
+        assert isinstance(drafter, ModelDrafter)
+        for place in range(start, start + n):
+            proposed, sure = draft(drafter, text[:place])
+            agree = [a == b for a, b in zip(proposed, text[place:], strict=False)]
+            stays.append([*agree, False].index(False))
+            margins.append(sure)
     return {"stays": stays, "margins": margins}
 
 

@@ -4,23 +4,32 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from specx.bench import Arm, Results, Run, read_results, results_record, summarise
+from specx.bench import ArmRecord, Results, Run, read_results, results_record, summarise
 from specx.codec import to_json
+from specx.core.sampling import SamplingParams
 from specx.errors import UsageError
 from specx.schedule.costs.curve import Curve, Profile
 from specx.session.decoding import Times
+from specx.session.settings import Settings
 from specx.session.tally import Tally
 
-PLAIN = Arm(
+PLAIN = ArmRecord(
     backend="hf", draft_backend="llamacpp", temperature=0.3, top_k=5, top_p=0.9, min_p=0.1,
     gamma=0, rule="-",
+).arm()  # fmt: skip
+DRAFTED = ArmRecord(**{**PLAIN.record(), "gamma": 2, "rule": "token", "cached": False}).arm()
+
+
+SETTINGS_OF_0_1_0 = (
+    "backend", "draft_backend", "temperature", "top_k", "top_p", "min_p", "gamma", "rule", "cached",
 )  # fmt: skip
-DRAFTED = Arm(**{**vars(PLAIN), "gamma": 2, "rule": "token", "cached": False})
+BENCHMARKS = Path(__file__).parent.parent / "docs" / "benchmarks"
 
 
 def run(repetition: int, **more: Any) -> Run:
@@ -64,12 +73,74 @@ def record() -> dict[str, Any]:
     return whole
 
 
+AUTO = ArmRecord(
+    **{**PLAIN.record(), "gamma": "auto", "rule": "block", "draft": "model+lookup",
+       "draft_temperature": 1.5, "entropy_stop": 0.5, "draft_p_min": 0.25}
+).arm()  # fmt: skip
+
+
+def test_an_arm_holds_the_settings_of_a_run() -> None:
+    sampler = SamplingParams(temperature=0.3, top_k=5, top_p=0.9, min_p=0.1)
+    assert AUTO.settings == Settings(
+        sampling=sampler, gamma="auto", rule="block", draft=("model", "lookup"),
+        draft_sampling=replace(sampler, temperature=1.5), entropy_stop=0.5, draft_p_min=0.25,
+    )  # fmt: skip
+    assert AUTO.baseline() == PLAIN
+    assert ArmRecord(**AUTO.record()).arm() == AUTO
+    assert (AUTO.needs_model, PLAIN.needs_model) == (True, False)
+    lookup = replace(AUTO, settings=replace(AUTO.settings, draft=("lookup",)))
+    assert not lookup.needs_model
+
+
+@pytest.mark.parametrize(
+    ("changes", "in_full"),
+    [({}, True), ({"gamma": 0}, False), ({"gamma": "auto"}, False), ({"draft": "lookup"}, False),
+     ({"entropy_stop": 0.5}, False), ({"draft_p_min": 0.5}, False),
+     ({"draft_temperature": 1.0}, True)],
+)  # fmt: skip
+def test_formulas_are_for_a_fixed_number_of_a_models_tokens(
+    changes: dict[str, Any], in_full: bool
+) -> None:
+    assert ArmRecord(**{**DRAFTED.record(), **changes}).arm().drafts_in_full is in_full
+
+
+def test_what_0_1_0_did_not_write_has_the_value_that_it_had(tmp_path: Path) -> None:
+    whole, path = record(), tmp_path / "a.json"
+    for arm in whole["arms"]:
+        arm["settings"] = {name: arm["settings"][name] for name in SETTINGS_OF_0_1_0}
+        for run in arm["runs"]:
+            del run["gammas"], run["text_crc"]
+    path.write_text(json.dumps(whole))
+    assert read_results(path) == results()
+
+
+@pytest.mark.parametrize("name", ["gamma-f16", "temperature-q4_k_m", "cache-f16", "kind-f16"])
+def test_the_documented_files_are_read(name: str) -> None:
+    """specx 0.1.0 wrote them."""
+    path = BENCHMARKS / f"{name}.json"
+    given = json.loads(path.read_text())
+    found = read_results(path)
+    assert found.complete
+    for arm, summary in zip(given["arms"], summarise(found), strict=True):
+        new = {"draft": "model" if arm["settings"]["gamma"] else None}
+        old = {name: summary["settings"][name] for name in (*SETTINGS_OF_0_1_0, *new)}
+        assert old == {**arm["settings"], **new}
+        assert summary["tok_s"] == arm["tok_s"]
+
+
 def test_all_comes_back_as_it_was(tmp_path: Path) -> None:
     path = tmp_path / "a.json"
     path.write_text(json.dumps(record()))
     found = read_results(path)
     assert found == results()
     assert json.loads(json.dumps(results_record(found, summarise(found)))) == record()
+
+
+def test_new_kinds_of_arms_come_back_too(tmp_path: Path) -> None:
+    found, path = results(), tmp_path / "a.json"
+    found.runs[AUTO] = [replace(run(0), gammas={"lookup": {0: 3, 7: 1}}, text_crc=2**32 - 1)]
+    path.write_text(json.dumps(results_record(found, summarise(found))))
+    assert read_results(path) == found
 
 
 def test_an_unfinished_sweep_comes_back_as_one() -> None:
@@ -129,7 +200,16 @@ COUNTS = ("rounds", "proposed", "tested", "accepted", "after_full", "n_tokens", 
         (_set("arms", 0, "settings", "top_p", value=2), "settings: top-p is 2"),
         (_set("arms", 0, "settings", "cached", value=0), "settings.cached is 0: expected bool"),
         (_set("arms", 0, "settings", "gamma", value=2**32), "gamma is 4294967296: expected int <="),
-        (_set("arms", 0, "settings", value=vars(DRAFTED)), "an arm before it has the same"),
+        (_set("arms", 0, "settings", value=DRAFTED.record()), "an arm before it has the same"),
+        (_set("arms", 1, "settings", "gamma", value="often"), r"settings.gamma is \"often\": "),
+        (_set("arms", 1, "settings", "rule", value="lucky"), "settings: unknown rule 'lucky'"),
+        (_set("arms", 1, "settings", "draft", value="guess"), "settings: draft is 'guess'; give"),
+        (_set("arms", 1, "settings", "draft", value="model+lookup"), "a fixed gamma takes one"),
+        (_set("arms", 1, "settings", "draft_top_p", value=2), "the drafter's top-p is 2"),
+        (_set("arms", 1, "settings", "draft_p_min", value=2), "draft_p_min is 2: expected float"),
+        (_set(*RUN, "gammas", value={"model": {"x": 1}}), r"gammas.*\(of a key\)"),
+        (_set(*RUN, "gammas", value={"model": {"1": -1}}), "gammas.*expected int >= 0"),
+        (_set(*RUN, "text_crc", value=True), "text_crc is true: expected int"),
         (_set(*RUN, "tally", "rounds", value="x"), r"tally.rounds is \"x\": expected int, got str"),
         (_set(*RUN, "tally", "rounds", value=True), "tally.rounds is true: expected int, got bool"),
         (_set(*RUN, "tally", "rounds", value=-1), "tally.rounds is -1: expected int >= 0"),

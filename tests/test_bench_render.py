@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from specx.bench import Arm, Results, Run, results_record, summarise
+from specx.bench import Arm, ArmRecord, Results, Run, results_record, summarise
 from specx.bench.render import (
     FORMATS,
     as_csv,
@@ -35,7 +35,7 @@ BASE: dict[str, Any] = {
 
 
 def arm(gamma: int = 0, rule: str = "block", **more: Any) -> Arm:
-    return Arm(**{**BASE, "gamma": gamma, "rule": rule if gamma else "-", **more})
+    return ArmRecord(**{**BASE, "gamma": gamma, "rule": rule if gamma else "-", **more}).arm()
 
 
 def run(prompt: str, kind: str, seconds: float, *, drafted: bool = True) -> Run:
@@ -67,7 +67,7 @@ def record(*speculative: Arm, kinds: tuple[str, str] = ("code", "maths")) -> dic
 
 
 def labels(*arms: Arm) -> list[str]:
-    records = [{"settings": vars(each)} for each in arms]
+    records = [{"settings": each.record()} for each in arms]
     return [label_of(each, records) for each in records]
 
 

@@ -5,20 +5,26 @@ Costs are multiples of 1/1024 s, so that sums on the virtual clock are exact.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import zlib
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
 
-from specx.bench import Arm, Plan, Results, Run, results_record, run_sweep, summarise
+from specx.bench import Arm, ArmRecord, Plan, Results, Run, results_record, run_sweep, summarise
+from specx.bench.profiling import encode_prompt
 from specx.bench.suites import Prompt
 from specx.bench.sweep import WARM_UP_TOKENS, Bench
+from specx.schedule import Costs
+from specx.schedule.costs.curve import Profile
 from specx.session.decoding import Round, Stop
+from specx.session.generation import Generation, Observer
 from specx.session.pair import Pair
-from specx.session.settings import Settings
+from specx.session.result import Result
+from specx.session.session import Rounds, Session
 from specx_backends.toy import CLOCK, Toy, ToyTable
 
 MS = 1 / 1024
@@ -46,10 +52,11 @@ VERIFIER = certain("bca", T)
 WRONG_AFTER_C = certain("bcb", T_DRAFT)
 
 
-def arm(gamma: int = 0, temperature: float = 0.0, **more: Any) -> Arm:
+def arm(gamma: int | Literal["auto"] = 0, temperature: float = 0.0, **more: Any) -> Arm:
     rule = "-" if gamma == 0 else "greedy" if temperature == 0 else "token"
     common = {"backend": "toy", "draft_backend": "toy", "top_k": 0, "top_p": 1.0, "min_p": 0.0}
-    return Arm(**{**common, "temperature": temperature, "gamma": gamma, "rule": rule, **more})
+    record = {**common, "temperature": temperature, "gamma": gamma, "rule": rule, **more}
+    return ArmRecord(**record).arm()
 
 
 def plan(*arms: Arm, n: int = 12, repetitions: int = 2, **more: Any) -> Plan:
@@ -176,7 +183,7 @@ def test_the_profile_holds_the_tables_costs_for_the_widths_that_are_used() -> No
     assert profile.drafter(2) == T_DRAFT[1]
 
 
-Call = tuple[int, int, str, int]
+Call = tuple[int | Literal["auto"], int, str, int]
 
 
 @pytest.fixture
@@ -212,17 +219,26 @@ def test_arms_of_one_sampler_run_together(calls: list[Call]) -> None:
     assert [call[0] for call in calls] == [0, 2, 0, 2] * 2
 
 
-def test_every_run_begins_with_empty_caches(monkeypatch: pytest.MonkeyPatch) -> None:
-    original, seen = Pair.prefill, []
+def test_every_run_begins_with_empty_caches_and_knows_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A session of its own, whose models hold nothing when the first slice was fed."""
+    original, sessions, reused = Session.rounds, [], []
 
-    def checked(self: Pair, *args: Any, **more: Any) -> None:
-        seen.append([model.n_past for model in self.models])
-        original(self, *args, **more)
+    def rounds(self: Session, *args: Any, **more: Any) -> Rounds:
+        sessions.append(self)
+        return original(self, *args, **more)
 
-    monkeypatch.setattr(Pair, "prefill", checked)
-    sweep(plan(arm(), arm(2), arm(2, cached=False)), VERIFIER, WRONG_AFTER_C)
-    assert len(seen) == 3 + 3 * 6
-    assert all(n_past == 0 for models in seen for n_past in models)
+    def fed(self: Generation, n_tokens: int) -> None:
+        reused.append(self.n_reused)
+
+    monkeypatch.setattr(Session, "rounds", rounds)
+    monkeypatch.setattr(Generation, "fed", fed)
+    arms = arm(), arm(2), arm("auto"), arm(2, draft="lookup"), arm(2, cached=False)
+    sweep(plan(*arms), VERIFIER, WRONG_AFTER_C)
+    assert len(sessions) == len(set(map(id, sessions))) == 5 + 5 * 6
+    assert len(reused) > len(sessions)
+    assert set(reused) == {0}
 
 
 def test_seeds_are_equal_across_arms_and_differ_between_runs() -> None:
@@ -351,72 +367,159 @@ def test_a_verifier_that_cannot_forget_is_measured_alone_and_without_a_profile()
     assert results.profiles == {}
 
 
-class Watcher:
+class Watcher(Observer):
     """Notes what it is shown, and takes its time."""
 
-    def __init__(self) -> None:
-        self.begun: list[tuple[int, int, str, int, int]] = []
-        self.rounds: list[list[Round]] = []
-        self.ended: list[Run] = []
+    def __init__(self, arm: Arm, repetition: int, prompt: Prompt) -> None:
+        self.told = arm.gamma, repetition, prompt.id
+        self.models = 2 if arm.needs_model else 1
+        self.rounds: list[Round] = []
 
-    def begin(
-        self, pair: Pair, settings: Settings, tokens: Sequence[int], arm: Arm, repetition: int,
-        prompt: Prompt,
-    ) -> None:  # fmt: skip
-        assert len(pair.models) == (2 if arm.gamma else 1)
-        self.begun.append((arm.gamma, repetition, prompt.id, settings.seed, len(tokens)))
-        self.rounds.append([])
+    def begin(self, generation: Generation) -> None:
+        assert len(generation.pair.models) == self.models
         CLOCK.advance(1.0)
 
     def round(self, done: Round) -> None:
-        self.rounds[-1].append(done)
+        self.rounds.append(done)
         CLOCK.advance(1.0)
 
-    def end(self, run: Run, stop: Stop) -> None:
-        assert run.stop_reason == stop.reason
-        self.ended.append(run)
+    def end(self, result: Result) -> None:
+        self.result = result
         CLOCK.advance(1.0)
 
 
-def test_an_observer_sees_the_measured_runs_in_their_order_and_no_other(calls: list[Call]) -> None:
-    watcher = Watcher()
-    results = sweep(plan(arm(), arm(2), n=8), VERIFIER, WRONG_AFTER_C, observer=watcher)
-    assert [begun[:3] for begun in watcher.begun] == [call[:3] for call in calls[2:]]
-    runs = [run for runs in results.runs.values() for run in runs]
-    assert sorted(map(id, watcher.ended)) == sorted(map(id, runs))
-    for begun, rounds, run in zip(watcher.begun, watcher.rounds, watcher.ended, strict=True):
-        assert begun[2:] == (run.prompt, run.seed, run.n_prompt)
-        assert sum(len(done.emitted) for done in rounds) == run.tally.n_tokens == 8
+@pytest.fixture
+def watchers() -> list[Watcher]:
+    return []
 
 
-def test_an_observers_time_is_not_counted() -> None:
+def watched(watchers: list[Watcher], chosen: Plan) -> Results:
+    """A sweep whose runs have a watcher each."""
+
+    def watch(arm: Arm, repetition: int, prompt: Prompt) -> Watcher:
+        watchers.append(Watcher(arm, repetition, prompt))
+        return watchers[-1]
+
+    return sweep(chosen, VERIFIER, WRONG_AFTER_C, watch=watch)
+
+
+def test_an_observer_sees_the_measured_runs_in_their_order_and_no_other(
+    calls: list[Call], watchers: list[Watcher]
+) -> None:
+    results = watched(watchers, plan(arm(), arm(2), n=8))
+    assert [watcher.told for watcher in watchers] == [call[:3] for call in calls[2:]]
+    runs = {
+        (each.gamma, *run.key[::-1]): run for each in results.runs for run in results.runs[each]
+    }
+    for watcher in watchers:
+        run, result = runs[watcher.told], watcher.result
+        assert (run.seed, run.n_prompt) == (result.settings.seed, result.n_prompt)
+        assert run.stop_reason == result.stop_reason
+        assert sum(len(done.emitted) for done in watcher.rounds) == run.tally.n_tokens == 8
+
+
+def test_an_observers_time_is_not_counted(watchers: list[Watcher]) -> None:
     """It takes seconds, a run milliseconds; the clock reads larger numbers then, so not exactly."""
     chosen = plan(arm(), arm(2), arm(4, cached=False))
-    bare = sweep(chosen, VERIFIER, WRONG_AFTER_C)
-    watched = sweep(chosen, VERIFIER, WRONG_AFTER_C, observer=Watcher())
+    bare, seen = sweep(chosen, VERIFIER, WRONG_AFTER_C), watched(watchers, chosen)
     for each in chosen.arms:
-        for run, other in zip(watched.runs[each], bare.runs[each], strict=True):
+        for run, other in zip(seen.runs[each], bare.runs[each], strict=True):
             assert run.tally.total == pytest.approx(other.tally.total, rel=1e-9)
             assert run.prefill_s == pytest.approx(other.prefill_s, rel=1e-9)
             assert run.tally.lengths == other.tally.lengths
 
 
-def test_logits_are_kept_for_an_observer_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    original, kept = Pair.rounds, []
+def test_logits_are_kept_for_an_observer_alone(
+    monkeypatch: pytest.MonkeyPatch, watchers: list[Watcher]
+) -> None:
+    original, kept = Session.rounds, []
 
-    def rounds(self: Pair, *args: Any, **more: Any) -> Iterator[Round]:
+    def rounds(self: Session, *args: Any, **more: Any) -> Rounds:
         kept.append(more["keep_logits"])
         return original(self, *args, **more)
 
-    monkeypatch.setattr(Pair, "rounds", rounds)
-    chosen, watcher = plan(arm(), arm(2), repetitions=1), Watcher()
+    monkeypatch.setattr(Session, "rounds", rounds)
+    chosen = plan(arm(), arm(2), repetitions=1)
     sweep(chosen, VERIFIER, WRONG_AFTER_C)
     assert set(kept) == {False}
     kept.clear()
-    sweep(chosen, VERIFIER, WRONG_AFTER_C, observer=watcher)
+    watched(watchers, chosen)
     assert kept == [False, False, *[True] * 6]  # the warm-ups, then three prompts
-    found = [row for rounds in watcher.rounds for done in rounds for row in done.target]
+    found = [row for watcher in watchers for done in watcher.rounds for row in done.target]
     assert all(row.logits is not None for row in found)
+
+
+def test_a_verifier_alone_looks_up(watchers: list[Watcher]) -> None:
+    """abcabc... is its own draft: after three letters are repeated, four more are right."""
+    arms = arm(), arm(4, draft="lookup"), arm("auto", draft="lookup")
+    results = sweep(plan(*arms, n=60, repetitions=1, prompts=PROMPTS[2:]), VERIFIER, None)
+    plain, fixed, auto = figures(results, *arms)
+    assert fixed["tau"] > 2
+    assert fixed["speedup"] > 1.5
+    assert auto["speedup"] > 1.5
+    # Neither formula knows rounds without a match, nor a draft that costs nothing.
+    for each in (plain, fixed, auto):
+        assert each["predicted"] is each["predicted_textbook"] is None
+    (run,) = results.runs[arms[1]]
+    assert list(run.gammas) == ["lookup"]
+    assert sum(run.gammas["lookup"].values()) == run.tally.rounds
+
+
+def test_a_lookup_arm_leaves_a_loaded_drafter_alone() -> None:
+    arms = arm(), arm(4), arm(4, draft="lookup")
+    both = sweep(plan(*arms, n=30), VERIFIER, WRONG_AFTER_C)
+    alone = sweep(plan(arms[0], arms[2], n=30), VERIFIER, None)
+    for run, other in zip(both.runs[arms[2]], alone.runs[arms[2]], strict=True):
+        assert run.tally.total == pytest.approx(other.tally.total, rel=1e-9)
+        assert (run.prefill_s, run.gammas) == (other.prefill_s, other.gammas)
+
+
+def test_auto_runs_as_a_session_without_a_seed_does() -> None:
+    """The same choices and times, though other arms ran before: no run learns from another."""
+    chosen = plan(arm(), arm(2), arm("auto", draft="model+lookup"), n=60, repetitions=1)
+    results = sweep(chosen, VERIFIER, certain("bca", T_DRAFT))
+    for run, prompt in zip(results.runs[chosen.arms[2]], PROMPTS, strict=True):
+        pair = Pair(Toy(VERIFIER, name="toy:v"), Toy(certain("bca", T_DRAFT), name="toy:d"))
+        settings = replace(chosen.arms[2].settings, seed=run.seed)
+        with Session(pair, costs=pair.costs(live=True)) as session:
+            tokens = encode_prompt(pair.verifier.tokenizer, prompt.text, raw=True)
+            rounds = session.rounds(tokens, settings, Stop(pair.verifier.tokenizer, 60), live=True)
+            for _ in rounds:
+                pass
+        result = rounds.result
+        assert run.gammas == {who: dict(n) for who, n in result.choices.gammas.items()}
+        assert run.tally.total == pytest.approx(result.tally.total, rel=1e-9)
+        text = np.array(result.tokens, dtype="<i4").tobytes()
+        assert run.text_crc == zlib.crc32(text)
+        assert any(len(counts) > 1 for counts in run.gammas.values())
+
+
+def test_auto_begins_with_the_profile_that_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = []
+    original = Pair.costs
+
+    def costs(self: Pair, profile: Profile | None = None, *, live: bool = False) -> Costs:
+        seen.append((profile, live))
+        return original(self, profile, live=live)
+
+    monkeypatch.setattr(Pair, "costs", costs)
+    known = sweep(plan(arm(), arm(2)), VERIFIER, WRONG_AFTER_C).profiles["toy"]
+    assert seen == []
+    sweep(plan(arm("auto"), arm(), repetitions=1, profile=known), VERIFIER, WRONG_AFTER_C)
+    assert seen == [(known, True)] * 4
+
+
+@pytest.mark.parametrize(
+    ("arms", "widths"),
+    [
+        ([arm(4), arm(7)], [1, 2, 5, 8]),
+        ([arm(4), arm("auto")], [1, 2, 3, 5, 9, 17, 33]),
+    ],
+)
+def test_widths_are_timed_up_to_what_a_round_may_use(arms: list[Arm], widths: list[int]) -> None:
+    chosen = plan(arm(), *arms, repetitions=1, prompts=PROMPTS[:1])
+    results = sweep(chosen, VERIFIER, WRONG_AFTER_C)
+    assert sorted(results.timings["toy"]["verifier"]) == widths
 
 
 def test_passes_are_timed_in_the_middle_of_each_text_by_the_models_that_ran() -> None:

@@ -79,6 +79,29 @@ def test_every_line_follows_the_schema(sweep: list[str]) -> None:
         "file": 1, "header": 3 * LINES, "summary": 3 * LINES, "bench": 1}  # fmt: skip
 
 
+def test_auto_and_lookup_are_traced_and_shown(sweep: list[str], capsys: Output) -> None:
+    sweep = [*sweep, "--gamma", "2,4,auto", "--draft", "model,lookup", "--draft-temp", "1"]
+    whole = measured(capsys, *sweep, "-r", "1")
+    for line in lines():
+        VALIDATOR.validate(line)
+    traces = read_traces(Path("t.jsonl"))
+    by_arm = {trace.header.labels["arm"]: trace.header for trace in traces}
+    assert list(by_arm) == [
+        "verifier alone", "gamma 2 model", "gamma 4 model", "gamma auto model", "gamma 2 lookup",
+        "gamma 4 lookup", "gamma auto lookup",
+    ]  # fmt: skip
+    assert by_arm["gamma auto model"].gamma == "auto"
+    assert list(by_arm["gamma auto lookup"].provenance["models"]) == ["verifier"]
+    (bench_summary,) = sweeps_of(traces)
+    found = series_of(bench_summary)
+    assert [(series.name, series.gammas) for series in found] == [
+        ("model", [2, 4]), ("lookup", [2, 4])]  # fmt: skip
+    assert {series.plain for series in found} == {whole["arms"][0]["tok_s"]}
+    for _, header, rows in sweep_tables(bench_summary)[:2]:
+        assert header[0] == "arm"
+        assert [row[0] for row in rows] == list(by_arm)
+
+
 @pytest.mark.parametrize(("key", "value"), [("complete", 1), ("planned", -1), ("other", 0)])
 def test_the_schema_refuses_another_last_line(sweep: list[str], key: str, value: object) -> None:
     assert bench(*sweep) == 0
@@ -117,7 +140,9 @@ def test_headers_say_what_decided_a_run(sweep: list[str], capsys: Output) -> Non
     assert (drafted.header.gamma, drafted.header.rule) == (2, "block")
     assert drafted.header.settings == {
         "backend": "toy", "draft_backend": "toy", "temperature": 0.7, "top_k": 0, "top_p": 0.9,
-        "min_p": 0.0, "gamma": 2, "rule": "block", "cached": True, "seed": drafted.header.seed,
+        "min_p": 0.0, "gamma": 2, "rule": "block", "cached": True, "draft": "model",
+        "draft_temperature": None, "draft_top_k": None, "draft_top_p": None, "draft_min_p": None,
+        "entropy_stop": None, "draft_p_min": None, "seed": drafted.header.seed,
         "predict": 30, "ignore_eos": False, "raw": False, "template_args": {},
     }  # fmt: skip
     hashes = [hashlib.sha256(Path(name).read_bytes()).hexdigest() for name in ("v.toml", "d.toml")]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from specx.bench.values import choices, numbers, whole_numbers
+from specx.bench.values import choices, combinations, gammas, numbers, whole_numbers
 from specx.errors import UsageError
 
 
@@ -92,3 +92,23 @@ def test_names_are_of_those_known() -> None:
     assert choices("--rule", "token, block,token", ["block", "token"]) == ["token", "block"]
     with pytest.raises(UsageError, match="--rule token,lucky: unknown 'lucky'; known: block, tok"):
         choices("--rule", "token,lucky", ["block", "token"])
+
+
+def test_gammas_are_numbers_and_auto() -> None:
+    assert gammas("--gamma", "0, 4,auto,2-3,auto,4", 10) == [0, 4, "auto", 2, 3]
+    with pytest.raises(UsageError, match="--gamma 4,11 has a number above 10"):
+        gammas("--gamma", "4,11", 10)
+    for text in ("auto-4", "Auto", "", "4,"):
+        with pytest.raises(UsageError, match="write 2,4,8 or 1-8 or 0,4,auto"):
+            gammas("--gamma", text, 10)
+
+
+def test_combinations_are_names_with_a_plus_between_them() -> None:
+    known = ["model", "lookup"]
+    found = combinations("--draft", "lookup, model+lookup,lookup", known)
+    assert found == [("lookup",), ("model", "lookup")]
+    for text in ("model,", "model+", "lookup,lokup"):
+        with pytest.raises(
+            UsageError, match=r"--draft .*: unknown '(lokup)?'; known: model, lookup"
+        ):
+            combinations("--draft", text, known)

@@ -8,7 +8,7 @@ from typing import Any
 import psutil
 import pytest
 
-from specx.bench import Arm, Results, Run, warnings_of
+from specx.bench import Arm, ArmRecord, Results, Run, warnings_of
 from specx.runtime.machine import Watch
 from specx.schedule.costs.curve import Curve, Profile
 from specx.session.tally import Tally
@@ -41,7 +41,7 @@ def arm(gamma: int = 0, **more: Any) -> Arm:
         "backend": "toy", "draft_backend": "toy", "temperature": 0.7, "top_k": 0, "top_p": 0.9,
         "min_p": 0.0, "gamma": gamma, "rule": "block" if gamma else "-",
     }  # fmt: skip
-    return Arm(**{**common, **more})
+    return ArmRecord(**{**common, **more}).arm()
 
 
 def run(prompt: str, repetition: int, tok_s: float, tested: int = 0, accepted: int = 0) -> Run:

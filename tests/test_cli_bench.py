@@ -9,6 +9,7 @@ import json
 import os
 import subprocess
 import sys
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -153,7 +154,9 @@ def test_json_holds_the_figures_that_follow_from_the_tables(
     assert drafted["time"]["total"] == pytest.approx(3 * seconds)
     assert drafted["settings"] == {
         "backend": "toy", "draft_backend": "toy", "temperature": 0.7, "top_k": 0, "top_p": 0.9,
-        "min_p": 0.0, "gamma": 4, "rule": "block", "cached": True,
+        "min_p": 0.0, "gamma": 4, "rule": "block", "cached": True, "draft": "model",
+        "draft_temperature": None, "draft_top_k": None, "draft_top_p": None, "draft_min_p": None,
+        "entropy_stop": None, "draft_p_min": None,
     }  # fmt: skip
     assert [run["prompt"] for run in drafted["runs"]] == ["p1", "p2", "p3"]
     assert set(drafted["by_kind"]) == {"short", "long"}
@@ -211,6 +214,110 @@ def test_a_sweep_has_an_arm_for_each_setting(pair: list[str], capsys: Output) ->
             *((g, r) for g in (2, 4) for r in (["token", "match"] if temperature else ["greedy"])),
         ]
     ]
+
+
+GRID = ["--gamma", "0,4,auto", "--draft", "model,lookup"]
+
+
+def test_gammas_and_drafters_are_one_table_against_one_baseline(
+    pair: list[str], capsys: Output
+) -> None:
+    whole = measured(capsys, *pair, *GRID, "-n", "60", "-r", "1")
+    arms = whole["arms"]
+    assert [(arm["settings"]["draft"], arm["settings"]["gamma"]) for arm in arms] == [
+        (None, 0), ("model", 4), ("model", "auto"), ("lookup", 4), ("lookup", "auto")]  # fmt: skip
+    assert {arm["n_runs"] for arm in arms} == {3}
+    assert all(arm["speedup"] for arm in arms[1:])
+    predicted = [arm["settings"]["draft"] for arm in arms if arm["predicted"] is not None]
+    assert predicted == ["model"]  # of gamma 4
+    assert bench(*pair, *GRID, "-n", "60", "-r", "1") == 0
+    speeds, rates, *_ = capsys.readouterr().out.split("\n\n")
+    labels = [
+        "verifier alone", "gamma 4 model", "gamma auto model", "gamma 4 lookup",
+        "gamma auto lookup",
+    ]  # fmt: skip
+    for table in (speeds, rates):
+        assert [line[: len(labels[2])].strip() for line in table.splitlines()[1:]] == [
+            label[: len(labels[2])] for label in labels
+        ]
+
+
+def test_a_combination_is_an_arm_of_auto_alone(pair: list[str], capsys: Output) -> None:
+    whole = measured(
+        capsys, *pair, "--gamma", "2,auto", "--draft", "model,model+lookup", "-n", "30", "-r", "1"
+    )
+    arms = [(arm["settings"]["draft"], arm["settings"]["gamma"]) for arm in whole["arms"]]
+    assert arms == [(None, 0), ("model", 2), ("model", "auto"), ("model+lookup", "auto")]
+
+
+@pytest.mark.parametrize("gamma", ["0", "auto", "4,auto"])
+def test_a_verifier_alone_is_measured_with_lookup(
+    pair: list[str], capsys: Output, gamma: str
+) -> None:
+    alone = [*pair[:4], *pair[6:]]
+    whole = measured(capsys, *alone, "--gamma", gamma, "--draft", "lookup", "-n", "9", "-r", "1")
+    assert len(whole["arms"]) == 1 + len([each for each in gamma.split(",") if each != "0"])
+    assert list(whole["provenance"]["models"]) == ["toy:v.toml (verifier)"]
+
+
+def test_the_demo_pairs_drafter_is_not_loaded_for_lookup(capsys: Output) -> None:
+    pytest.importorskip("llama_cpp")
+    words = ["-p", "def f(", "--gamma", "auto", "--draft", "lookup", "-n", "4", "-r", "1"]
+    whole = measured(capsys, *words)
+    (name,) = whole["provenance"]["models"]
+    assert name.endswith("(verifier)")
+
+
+def test_the_drafters_own_sampler_and_early_stops_are_settings_of_an_arm(
+    pair: list[str], capsys: Output
+) -> None:
+    own = ["--draft-temp", "1.5", "--entropy-stop", "0.5", "--draft-p-min", "0.25"]
+    plain, drafted = measured(capsys, *pair, *MEASURE, *own)["arms"]
+    told = {name: value for name, value in drafted["settings"].items() if name[:5] in NEW}
+    assert told == {
+        "draft": "model", "draft_backend": "toy", "draft_temperature": 1.5, "draft_top_k": 0,
+        "draft_top_p": 0.9, "draft_min_p": 0.0, "entropy_stop": 0.5, "draft_p_min": 0.25,
+    }  # fmt: skip
+    assert {plain["settings"][name] for name in told if name != "draft_backend"} == {None}
+    assert drafted["predicted"] is None  # drafts end early
+
+
+NEW = ("draft", "entro")
+
+
+def test_prompts_are_typed_as_for_a_run(pair: list[str], capsys: Output) -> None:
+    """A mark before a text and the line ends of an editor are not the prompt's."""
+    words = ["-p", "\ufeffab", "-p", "cab", "-n", "6", "-r", "1"]
+    whole = measured(capsys, *pair[:6], *words)
+    runs = whole["arms"][0]["runs"]
+    assert [(run["prompt"], run["kind"], run["n_prompt"]) for run in runs] == [
+        ("own-1", "own", 3), ("own-2", "own", 4)]  # fmt: skip
+    texts = [f"own-{i} {zlib.crc32(text):08x}" for i, text in ((1, b"ab"), (2, b"cab"))]
+    assert whole["provenance"]["sweep"]["prompts"] == texts
+
+
+def test_a_profile_is_what_auto_begins_with(
+    pair: list[str], tmp_path: Path, capsys: Output
+) -> None:
+    profile = str(tmp_path / "c.json")
+    assert bench(*pair, *CURVE, "-o", profile) == 0
+    capsys.readouterr()
+    sweep = [*pair, "--gamma", "auto", "-n", "60", "-r", "1"]
+    cold, warm = measured(capsys, *sweep), measured(capsys, *sweep, "--profile", profile)
+    assert warm["provenance"]["sweep"]["profile"] == "c.json"
+    gammas = [[run["gammas"] for run in whole["arms"][1]["runs"]] for whole in (cold, warm)]
+    assert gammas[0] != gammas[1]
+    assert bench(*sweep, "--profile", profile, "-md", pair[3]) == 2
+    assert_one_line(capsys, "the drafter of profile", "c.json is toy:d.toml, this run's is toy:v")
+
+
+def test_no_figure_is_infinite(pair: list[str], capsys: Output) -> None:
+    assert bench(*pair, *GRID, "-n", "6", "-r", "1", "--json") == 0
+
+    def refuse(name: str) -> None:
+        raise AssertionError(name)
+
+    json.loads(capsys.readouterr().out, parse_constant=refuse)
 
 
 def test_caches_are_compared_in_one_sweep(pair: list[str], capsys: Output) -> None:
@@ -444,6 +551,9 @@ def test_a_complete_sweep_is_shown_without_loading(
         (["-s", "1"], "seed: 0, now 1"),
         (["--gamma", "4,8"], "arms: none, now toy toy 0.7 0 0.9 0.0 8 block True"),
         (["--temp", "0.5"], "arms: toy toy 0.7"),
+        (["--gamma", "4,auto"], "arms: none, now toy toy 0.7 0 0.9 0.0 auto block True)"),
+        (["--draft", "lookup,model"], "now toy toy 0.7 0 0.9 0.0 4 block True draft=lookup)"),
+        (["--draft-p-min", "0.5"], "now toy toy 0.7 0 0.9 0.0 4 block True draft_p_min=0.5)"),
         (["--raw"], "raw: False, now True"),
         (["--ignore-eos"], "ignore_eos: False, now True"),
         (["-c", "100"], "options: {}, now {'n_ctx': 100}"),
@@ -461,6 +571,40 @@ def test_a_sweep_is_not_resumed_with_other_options(
     assert bench(*pair, *MEASURE, *options, *file, "--resume") == 2
     assert_one_line(capsys, "a.json holds another sweep", key, "choose another -o")
     assert (tmp_path / "a.json").read_text() == before
+
+
+def test_a_sweep_of_0_1_0_is_resumed(
+    pair: list[str], tmp_path: Path, capsys: Output, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "a.json"
+    file = ["-o", str(path), "--resume"]
+    assert bench(*pair, *MEASURE, *file) == 0
+    whole = json.loads(path.read_text())
+    assert whole["provenance"]["sweep"]["arms"] == [
+        "toy toy 0.7 0 0.9 0.0 0 - True", "toy toy 0.7 0 0.9 0.0 4 block True"]  # fmt: skip
+    for arm in whole["arms"]:
+        for name in [*list(arm["settings"])[9:]]:
+            del arm["settings"][name]
+        for run in arm["runs"]:
+            del run["gammas"], run["text_crc"]
+    path.write_text(json.dumps(whole))
+    forbid_loading(monkeypatch)
+    capsys.readouterr()
+    again = measured(capsys, *pair, *MEASURE, *file)
+    assert [arm["tok_s"] for arm in again["arms"]] == [arm["tok_s"] for arm in whole["arms"]]
+    assert again["arms"][1]["settings"]["draft"] == "model"
+
+
+def test_a_grid_is_resumed_as_it_is(
+    pair: list[str], tmp_path: Path, capsys: Output, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = ["-o", str(tmp_path / "a.json"), "--resume"]
+    sweep = [*pair, *GRID, "--draft-temp", "1", "-n", "12", "-r", "1"]
+    whole = measured(capsys, *sweep, *file)
+    forbid_loading(monkeypatch)
+    assert measured(capsys, *sweep, *file)["arms"] == whole["arms"]
+    assert bench("--load", str(tmp_path / "a.json")) == 0
+    assert "gamma auto lookup" in capsys.readouterr().out
 
 
 def test_a_sweep_is_not_resumed_with_other_models_or_prompts(
@@ -639,6 +783,15 @@ def test_a_full_disk_does_not_cost_a_curve(
         (["--gamma", "2,-4"], ["--gamma 2,-4"]),
         (["--gamma", "8-2"], ["--gamma 8-2"]),
         (["--gamma", ""], ["--gamma"]),
+        (["--gamma", "4,often"], ["--gamma 4,often is not a list", "0,4,auto"]),
+        (["--draft", "lokup"], ["--draft lokup: unknown 'lokup'; known: model, lookup"]),
+        (["--draft", "model+lookup"], ["--draft model+lookup is chosen", "--gamma 2,4,8,auto"]),
+        (["--draft", "lookup"], ["d.toml is not used by --draft lookup", "--draft model,lookup"]),
+        (["--draft-temp", "-1"], ["the drafter's temperature is -1"]),
+        (["--profile", "c.json"], ["--profile c.json holds costs for auto", "2,4,8,auto"]),
+        (["--gamma", "auto", "--profile", "c.json"], ["cannot read the profile from 'c.json'"]),
+        (["--gamma", "auto", "--profile", "c.json", "--backend", "toy,hf"], ["c.json is of one"]),
+        (["-p", "a"], ["-p and -f were both given; leave one out"]),
         (["--temp", "hot"], ["--temp hot is not a list"]),
         (["--temp", "0.1-0.9"], ["--temp 0.1-0.9 is not a list"]),
         (["--temp", "nan"], ["--temp nan"]),
@@ -680,12 +833,24 @@ def test_a_suite_that_is_none_gets_one_line(
     assert_one_line(capsys, words)
 
 
-@pytest.mark.parametrize("option", [["--gamma", "4"], ["--rule", "token"]])
+def test_typed_prompts_are_not_a_suite(pair: list[str], capsys: Output, unloadable: None) -> None:
+    assert bench(*pair[:6], "-p", "a", "--suite", "all:1") == 2
+    assert_one_line(capsys, "-p and --suite were both given; leave one out")
+
+
+def test_a_model_that_drafts_must_be_there(
+    pair: list[str], capsys: Output, unloadable: None
+) -> None:
+    assert bench(*pair[:4], *GRID) == 2
+    assert_one_line(capsys, "--draft model,lookup needs a drafter; add -md DRAFTER.gguf")
+
+
+@pytest.mark.parametrize("option", [["--gamma", "4"], ["--gamma", "auto"], ["--rule", "token"]])
 def test_what_needs_a_drafter_says_so(
     pair: list[str], capsys: Output, unloadable: None, option: list[str]
 ) -> None:
     assert bench(*pair[:4], *option) == 2
-    assert_one_line(capsys, "--gamma and --rule need a drafter; add -md DRAFTER")
+    assert_one_line(capsys, "--gamma and --rule need a drafter; add -md DRAFTER or --draft")
 
 
 def test_a_drafter_alone_is_no_pair(pair: list[str], capsys: Output, unloadable: None) -> None:

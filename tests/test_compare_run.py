@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 
 import pytest
 
-from specx.bench import Arm, Plan, Results, sweep
+from specx.bench import Arm, ArmRecord, Plan, Results
 from specx.bench.suites import Prompt
 from specx.compare import (
     Comparison,
@@ -71,7 +71,7 @@ class Planted:
 
 
 def arm(gamma: int = GAMMA) -> Arm:
-    return Arm(
+    record = ArmRecord(
         backend="toy",
         draft_backend="toy",
         temperature=1.0,
@@ -81,6 +81,7 @@ def arm(gamma: int = GAMMA) -> Arm:
         gamma=gamma,
         rule="token",
     )
+    return record.arm()
 
 
 def systems(a: Planted, b: Planted) -> tuple[System, System]:
@@ -217,16 +218,17 @@ def test_every_block_begins_with_another_arm() -> None:
     a, b = systems(Planted(0.8), Planted(0.8))
     begun: list[str] = []
 
-    class Noting(Session):
-        def rounds(self, *args: Any, **more: Any) -> Rounds:
-            begun.append(self.pair.verifier.name)
-            return super().rounds(*args, **more)
+    original = Session.rounds
+
+    def rounds(self: Session, *args: Any, **more: Any) -> Rounds:
+        begun.append(self.pair.verifier.name)
+        return original(self, *args, **more)
 
     found = comparison(8)
     for system, name in ((a, "A"), (b, "B")):
         system.pair.verifier.name = name
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sweep, "Session", Noting)
+        patch.setattr(Session, "rounds", rounds)
         run_comparison((a, b), plan(8, 2), found)
     runs = ["".join(begun[start : start + 4]) for start in range(0, len(begun), 4)]
     assert runs == ["AABB", "AABB", "ABBA", "BBAA", "BAAB"]  # a warm-up each, then four blocks

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,18 +13,19 @@ import measure_auto as script
 from specx.bench.suites import suite
 
 ROOT = Path(__file__).parent.parent
-PROMPT = suite("code:1")[0]
+PROMPT = "code-1"
+ROLES = ("verifier", "drafter")
 
 
 def settings(**changes: Any) -> dict[str, Any]:
-    kept = {"suite": "code:1", "gammas": ["0", "2", "4"], "repetitions": 3}
+    kept = {"gammas": ["0", "2", "4"], "repetitions": 3}
     return {**kept, **changes}
 
 
 def planted(speeds: dict[str, list[float]], **changes: Any) -> script.Record:
     """A record of one prompt with these tokens a second by arm."""
     runs: dict[script.Key, script.Run] = {
-        (PROMPT.id, arm, i): {
+        (PROMPT, arm, i): {
             "tok_s": speed,
             "rounds": 10,
             "text": 7,
@@ -77,7 +77,7 @@ def test_without_fixed_gammas_the_table_compares_with_the_verifier_alone() -> No
 def test_another_text_is_told() -> None:
     record = planted(SPEEDS)
     assert record.same_text()
-    record.runs[PROMPT.id, "4", 2]["text"] = 8
+    record.runs[PROMPT, "4", 2]["text"] = 8
     assert not record.same_text()
 
 
@@ -91,56 +91,69 @@ def test_the_words_name_a_drafters_own_number_type() -> None:
 @pytest.fixture
 def call(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
     """Runs the script on the toy pair, which knows two letters."""
-    spellable = replace(PROMPT, text="ab")
-    monkeypatch.setattr(script, "suite", lambda words: [spellable])
 
-    def run(*words: str) -> Path:
-        toy = [str(ROOT / "models" / "toy" / f"{name}.toml") for name in ("verifier", "drafter")]
+    def run(*words: str, code: int = 0) -> Path:
+        verifier, drafter = (str(ROOT / "models" / "toy" / f"{name}.toml") for name in ROLES)
         output = tmp_path / "auto.json"
-        given = [*toy, "--backend", "toy", "--suite", "code:1", "--gamma", "0,2", "-n", "12"]
-        monkeypatch.setattr(sys, "argv", ["measure_auto.py", *given, *words, "-o", str(output)])
-        script.main()
+        toy = ["--backend", "toy", "-m", verifier, "-md", drafter, "-p", "ab", "-p", "abba"]
+        given = [*toy, "--gamma", "0,2,auto", "-n", "12", *words, "-o", str(output)]
+        monkeypatch.setattr(sys, "argv", ["measure_auto.py", *given])
+        assert script.main() == code
         return output
 
     return run
 
 
-def test_every_arm_runs_once_and_a_second_call_goes_on(
+def test_what_specx_bench_measured_makes_a_table(
     call: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = call("-r", "1")
-    first = json.loads(path.read_text())
-    assert {run["arm"] for run in first["runs"]} == {"0", "2", "auto"}
-    assert script.read(path).same_text()
-    capsys.readouterr()
-    call("-r", "2")
-    assert "tok/s" in capsys.readouterr().out
-    runs = json.loads(path.read_text())["runs"]
-    assert runs[:3] == first["runs"]
-    assert [run["repetition"] for run in runs] == [0, 0, 0, 1, 1, 1]
+    record = script.read(path)
+    assert record.settings == {
+        "draft_dtype": None, "costs": "table", "live": True, "gammas": ["0", "2"],
+        "temperature": 0.0, "n": 12, "repetitions": 1,
+    }  # fmt: skip
+    assert {key[:2] for key in record.runs} == {
+        (prompt, arm) for prompt in ("own-1", "own-2") for arm in ("0", "2", "auto")
+    }
+    assert record.same_text()
+    assert all(run["tok_s"] > 0 for run in record.runs.values())
+    drafted = record.runs["own-1", "2", 0]["gammas"]["model"]
+    assert sum(drafted.values()) == record.runs["own-1", "2", 0]["rounds"]
+    table = record.table()
+    assert capsys.readouterr().out == f"{table}\n"
+    rows = [line.split(" | ")[0] for line in table.splitlines()[2:]]
+    assert rows == ["| own-1", "| own-2", "| **all**"]
 
 
-def test_other_settings_are_another_measurement(call: Any) -> None:
+def test_a_second_call_goes_on_and_other_settings_are_another_measurement(call: Any) -> None:
     path = call("-r", "1")
-    before = path.read_bytes()
-    with pytest.raises(SystemExit, match="measured with other settings"):
-        call("-r", "1", "--temp", "0.5")
-    assert path.read_bytes() == before
+    before = json.loads(path.read_text())["arms"]
+    call("-r", "1")
+    assert json.loads(path.read_text())["arms"] == before
+    call("-r", "1", "--temp", "0.5", code=2)
+    assert json.loads(path.read_text())["arms"] == before
 
 
-def test_the_drafters_number_type_is_a_setting(monkeypatch: pytest.MonkeyPatch) -> None:
-    def settings_for(*words: str) -> dict[str, Any]:
-        given = ["measure_auto.py", "v.gguf", "d.gguf", "-o", "a.json", *words]
-        monkeypatch.setattr(sys, "argv", given)
-        return script.settings_of(script.parse_options())
-
-    assert settings_for() != settings_for("--dtyped", "bfloat16")
+@pytest.mark.parametrize("gammas", ["0,2", "2,4"])
+def test_a_sweep_without_auto_is_refused(call: Any, gammas: str) -> None:
+    with pytest.raises(SystemExit, match="one arm for each of 0, auto and some fixed gammas"):
+        call("-r", "1", "--gamma", gammas)
 
 
-def test_a_record_that_names_no_number_type_goes_on(call: Any) -> None:
-    path = call("-r", "1")
-    record = json.loads(path.read_text())
-    del record["settings"]["draft_dtype"]
-    path.write_text(json.dumps(record))
-    call("-r", "2")
-    assert json.loads(path.read_text())["runs"][:3] == record["runs"]
+def test_two_arms_of_auto_are_refused(call: Any) -> None:
+    with pytest.raises(SystemExit, match="auto.json is incomplete, or has not one arm"):
+        call("-r", "1", "--draft", "model,lookup")
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "docs" / "benchmarks").glob("auto-*.json")))
+def test_earlier_records_still_make_tables(path: Path) -> None:
+    record = script.read(path)
+    assert record.table().count("\n") == len(record.prompts) + 3
+    assert record.prompts == [prompt.id for prompt in suite(record.settings["suite"])]
+
+
+def test_another_file_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_text("{}")
+    with pytest.raises(SystemExit, match="is no record of scripts/measure_auto.py"):
+        script.read(tmp_path / "a.json")

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from specx import Pair, SamplingParams, Settings, Stop, Tally, Tokenizer
+from specx import Pair, SamplingParams, Session, Settings, Stop, Tally, Tokenizer
 from specx.bench.profiling import encode_prompt
 from specx.bench.suites import Prompt
 from specx.session.chat import render_chat
@@ -95,19 +95,16 @@ class Specx:
         self, prompt: Question, gamma: int, seed: int, n: int, temperature: float | None = None
     ) -> Tally:
         """One generation from empty caches, at another temperature where one is given."""
-        for model in self._pair.models:
-            model.truncate(0)
-        tokens, tally = list(prompt.ids), Tally()
         sampling = self._sampling
         if temperature is not None:
             sampling = replace(sampling, temperature=temperature)
         settings = Settings(sampling=sampling, gamma=gamma, rule=self.rule, seed=seed)
-        self._pair.prefill(tokens)
-        begun = self._pair.verifier.clock()
-        for done in self._pair.rounds(tokens, settings, Stop(self._pair.verifier.tokenizer, n)):
-            tally.add(done)
-        tally.total = self._pair.verifier.clock() - begun
-        return tally
+        stop = Stop(self._pair.verifier.tokenizer, n)
+        with Session(self._pair) as session:
+            rounds = session.rounds(prompt.ids, settings, stop)
+            for _ in rounds:
+                pass
+        return rounds.result.tally
 
 
 class Peer:

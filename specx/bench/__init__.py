@@ -1,13 +1,14 @@
 """A sweep of settings over prompts, each against the verifier alone, interleaved."""
 
 from specx.bench.profiling import profile_pair
-from specx.bench.records import Arm, Results, Run, read_results, results_record
+from specx.bench.records import Arm, ArmRecord, Results, Run, read_results, results_record
 from specx.bench.summary import summarise
 from specx.bench.sweep import Plan, Watch, run_sweep
 from specx.bench.warn import warnings_of
 
 __all__ = [
     "Arm",
+    "ArmRecord",
     "Plan",
     "Results",
     "Run",

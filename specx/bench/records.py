@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any, Literal, TypedDict
 
 from specx.bench.profiling import Samples
 from specx.codec import (
+    Chance,
     Count,
     Gamma,
     Number,
@@ -19,30 +20,52 @@ from specx.codec import (
     shortened,
 )
 from specx.core.sampling import SamplingParams
+from specx.drafters import get_drafter
+from specx.drafters.lookup import MOST_PROPOSALS
 from specx.errors import UsageError
 from specx.schedule.costs.curve import Profile, ProfileRecord, Width, profile_record
 from specx.session.decoding import Times
+from specx.session.settings import Settings
 from specx.session.tally import Tally
 
-__all__ = ["Arm", "Results", "Run", "read_results", "results_record"]
+__all__ = ["Arm", "ArmRecord", "Results", "Run", "read_results", "results_record"]
 
 FORMAT = 1
+ALONE, GREEDY = "-", "greedy"
+"""Shown in the place of a rule, where nothing is drafted or only one token can be right."""
+ANY_RULE = "token"
+"""Decides there: all rules decide alike."""
+MODEL = ("model",)
+FILTERS = tuple(each.name for each in fields(SamplingParams))
 REMEDY = "specx bench -o FILE.json writes a result"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Arm:
-    """One setting of a sweep; `gamma` 0 is the verifier alone."""
+    """One setting of a sweep: what a run of it is given, but for the seed, which each run has."""
 
+    settings: Settings
+    """Names its drafters; gamma 0 is the verifier alone."""
     backend: str
     draft_backend: str
-    temperature: Number
-    top_k: Count
-    top_p: Number
-    min_p: Number
-    gamma: Gamma
-    rule: str
     cached: bool = True
+
+    @property
+    def gamma(self) -> int | Literal["auto"]:
+        """Tokens to propose in a round."""
+        return self.settings.gamma
+
+    @property
+    def sampling(self) -> SamplingParams:
+        """The verifier's sampler."""
+        return self.settings.sampling
+
+    @property
+    def rule(self) -> str:
+        """As it is shown: a rule's name only where rules differ."""
+        if not self.gamma:
+            return ALONE
+        return GREEDY if self.sampling.greedy else self.settings.rule
 
     @property
     def runtimes(self) -> str:
@@ -51,15 +74,104 @@ class Arm:
         return "+".join(both)
 
     @property
-    def sampling(self) -> SamplingParams:
-        """The sampler of both sides."""
-        return SamplingParams(
-            temperature=self.temperature, top_k=self.top_k, top_p=self.top_p, min_p=self.min_p
-        )
+    def needs_model(self) -> bool:
+        """Whether one of its drafters is a second model."""
+        return any(get_drafter(name).needs_model for name in self.settings.draft or ())
+
+    @property
+    def longest_draft(self) -> int:
+        """Most tokens that it proposes in a round."""
+        return MOST_PROPOSALS if self.gamma == "auto" else self.gamma
+
+    @property
+    def drafts_in_full(self) -> bool:
+        """Whether every round with room for it proposes `gamma` tokens of a model's."""
+        settings = self.settings
+        cut = settings.entropy_stop is not None or settings.draft_p_min is not None
+        return self.gamma not in (0, "auto") and settings.draft == MODEL and not cut
 
     def baseline(self) -> Arm:
         """The verifier alone under the same sampler."""
-        return replace(self, gamma=0, rule="-", cached=True)
+        alone = Settings(sampling=self.sampling, gamma=0, rule=ANY_RULE)
+        return replace(self, settings=alone, cached=True)
+
+    def record(self) -> dict[str, Any]:
+        """JSON values, flat: `ArmRecord`."""
+        settings, drawn = self.settings, self.settings.draft_sampling
+        return {
+            "backend": self.backend,
+            "draft_backend": self.draft_backend,
+            **asdict(self.sampling),
+            "gamma": self.gamma,
+            "rule": self.rule,
+            "cached": self.cached,
+            "draft": None if settings.draft is None else "+".join(settings.draft),
+            **{f"draft_{name}": drawn and getattr(drawn, name) for name in FILTERS},
+            "entropy_stop": settings.entropy_stop,
+            "draft_p_min": settings.draft_p_min,
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class ArmRecord:
+    """An arm as JSON and CSV have it; 0.1.0 wrote no field that has a default here."""
+
+    backend: str
+    draft_backend: str
+    temperature: Number
+    top_k: Count
+    top_p: Number
+    min_p: Number
+    gamma: Gamma | Literal["auto"]
+    rule: str
+    cached: bool = True
+    draft: str | None = None
+    """Drafters, with a plus between them; the model where it is not said."""
+    draft_temperature: Number | None = None
+    draft_top_k: Count | None = None
+    draft_top_p: Number | None = None
+    draft_min_p: Number | None = None
+    """The sampler of the drafter's own draws; what is None is the verifier's."""
+    entropy_stop: Chance | None = None
+    draft_p_min: Chance | None = None
+
+    def arm(self) -> Arm:
+        """The arm.
+
+        Raises
+        ------
+        UsageError
+            If no arm can have such settings.
+        """
+        sampling = SamplingParams(**{name: getattr(self, name) for name in FILTERS})
+        decided = sampling.greedy or not self.gamma or self.rule in (ALONE, GREEDY)
+        settings = Settings(
+            sampling=sampling,
+            gamma=self.gamma,
+            rule=ANY_RULE if decided else self.rule,
+            **({} if self.gamma == 0 else self._drafting(sampling)),
+        )
+        return Arm(
+            settings=settings,
+            backend=self.backend,
+            draft_backend=self.draft_backend,
+            cached=self.cached,
+        )
+
+    def _drafting(self, sampling: SamplingParams) -> dict[str, Any]:
+        """Fields of `Settings` that the verifier alone has no use for."""
+        own = {name: getattr(self, f"draft_{name}") for name in FILTERS}
+        own = {name: value for name, value in own.items() if value is not None}
+        try:
+            drawn = replace(sampling, **own) if own else None
+        except UsageError as error:
+            raise UsageError(f"the drafter's {error}") from error
+        return {
+            "draft": MODEL if self.draft is None else tuple(self.draft.split("+")),
+            "draft_sampling": drawn,
+            "entropy_stop": self.entropy_stop,
+            "draft_p_min": self.draft_p_min,
+        }
 
 
 @dataclass
@@ -75,6 +187,11 @@ class Run:
     prefill_s: Seconds
     stop_reason: str
     tally: Tally
+    gammas: dict[str, dict[Count, Count]] = field(default_factory=dict)
+    """By drafter: how many rounds proposed how many tokens; 0.1.0 did not say."""
+    text_crc: Count | None = None
+    """CRC-32 of the emitted tokens, as 32-bit little-endian integers: equal texts have equal ones.
+    None where 0.1.0 wrote the run."""
 
     @property
     def key(self) -> tuple[str, int]:
@@ -152,7 +269,7 @@ class _Provenance(TypedDict, total=False):
 
 @dataclass
 class _Arm:
-    settings: Arm
+    settings: ArmRecord
     runs: list[Run]
 
 
@@ -199,20 +316,20 @@ def read_results(path: Path) -> Results:
 def _runs(arms: list[_Arm], given: list[Any], place: str) -> dict[Arm, list[Run]]:
     """By arm; `given` is what `arms` were made of."""
     runs: dict[Arm, list[Run]] = {}
-    for number, arm in enumerate(arms):
+    for number, found in enumerate(arms):
         field = f"arms[{number}]"
-        if arm.settings in runs:
-            refuse(place, f"{field}.settings", "an arm before it has the same", REMEDY)
         try:
-            _ = arm.settings.sampling
+            arm = found.settings.arm()
         except UsageError as error:
             refuse(place, f"{field}.settings", str(error), REMEDY)
-        for turn, run in enumerate(arm.runs):
+        if arm in runs:
+            refuse(place, f"{field}.settings", "an arm before it has the same", REMEDY)
+        for turn, run in enumerate(found.runs):
             way, tally = f"{field}.runs[{turn}].tally", given[number]["runs"][turn]["tally"]
             require_all(tally, Tally, place, way, REMEDY)
             require_all(tally["times"], Times, place, f"{way}.times", REMEDY)
             _check_tally(run.tally, way, place)
-        runs[arm.settings] = arm.runs
+        runs[arm] = found.runs
     return runs
 
 

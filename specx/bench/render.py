@@ -121,12 +121,19 @@ def _runtimes(settings: Record) -> str:
 
 
 def _drafting(settings: Record, arms: Sequence[Record]) -> list[str]:
-    """The rule where several are compared, and whether there is a cache."""
+    """Drafters and rule where several are compared, and whether there is a cache."""
     if not settings["gamma"]:
         return []
-    rules = {other["settings"]["rule"] for other in arms if other["settings"]["gamma"]}
-    words = [settings["rule"]] if len(rules) > 1 else []
+    drafting = [other["settings"] for other in arms if other["settings"]["gamma"]]
+    words = [_drafters(settings)] if len(set(map(_drafters, drafting))) > 1 else []
+    words += [settings["rule"]] if len({other["rule"] for other in drafting}) > 1 else []
     return words if settings["cached"] else [*words, "no cache"]
+
+
+def _drafters(settings: Record) -> str:
+    """``model``, ``lookup`` or ``model+lookup``; 0.1.0 knew the model alone."""
+    names: str = settings.get("draft") or "model"
+    return names
 
 
 def _speeds(arm: Record, heading: str) -> list[str]:

@@ -13,7 +13,7 @@ from specx.codec import convert, lines_of, parse, refuse, shortened
 from specx.errors import UsageError
 from specx.shipped import packaged
 
-__all__ = ["KINDS", "Prompt", "read_prompts", "suite"]
+__all__ = ["KINDS", "OWN", "Prompt", "read_prompts", "suite"]
 
 KINDS = ("factual", "opinion", "code", "edit", "translation", "maths", "json", "dialogue")
 """The kinds of prompts that come with specx, in the order of their file."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict
 from statistics import median
 from typing import Any
 
@@ -45,7 +44,7 @@ def _summary(arm: Arm, runs: Sequence[Run], results: Results) -> dict[str, Any]:
     speedup = median_speedup(paired_ratios(runs, plain)) if arm.gamma else None
     rates = [run.tok_s for run in runs if _has_speed(run)]
     return {
-        "settings": asdict(arm),
+        "settings": arm.record(),
         "n_runs": len(runs),
         "n_tokens": tally.n_tokens,
         "tok_s": median(rates) if rates else None,
@@ -100,19 +99,19 @@ def _predictions(
 ) -> dict[str, float | None]:
     """By the measured curve and by the textbook; None for arms that they do not describe."""
     alone = merged([run.tally for run in plain])
-    described = arm.gamma and arm.cached and tally.rounds and alone.rounds
+    described = arm.drafts_in_full and arm.cached and tally.rounds and alone.rounds
     if not described or profile is None or profile.drafter is None:
         return {"predicted": None, "predicted_textbook": None}
     ratio = profile.drafter(1) / profile.verifier(1)
     return {
         "predicted": predicted_speedup(
             profile,
-            arm.gamma,
+            arm.longest_draft,
             expected_tokens(tally.alpha_by_position),
             full=tally.after_full / tally.rounds,
             core=tally.times.core / tally.rounds,
             core_plain=alone.times.core / alone.rounds,
             rollback=tally.times.rollback / tally.rounds,
         ),
-        "predicted_textbook": textbook_speedup(tally.alpha or 0.0, arm.gamma, ratio),
+        "predicted_textbook": textbook_speedup(tally.alpha or 0.0, arm.longest_draft, ratio),
     }

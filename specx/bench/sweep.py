@@ -5,9 +5,10 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
-from functools import cached_property
+from dataclasses import dataclass, field, replace
 from itertools import groupby
+
+import numpy as np
 
 from specx.bench.profiling import PassTimer, encode_prompt
 from specx.bench.records import Arm, Results, Run
@@ -15,12 +16,13 @@ from specx.bench.suites import Prompt
 from specx.interrupts import held
 from specx.runtime.backend import LogitsBackend
 from specx.runtime.uncached import Uncached
+from specx.schedule import Costs
+from specx.schedule.costs.curve import Profile
 from specx.session.chat import ChatOptions
 from specx.session.decoding import Stop
 from specx.session.generation import Observer
 from specx.session.pair import Pair
 from specx.session.session import Session
-from specx.session.settings import Settings
 
 __all__ = ["Plan", "Watch", "run_sweep"]
 
@@ -46,6 +48,8 @@ class Plan:
     """Without the model's chat template."""
     chat: ChatOptions = field(default_factory=ChatOptions)
     """What the template is given beside the prompt."""
+    profile: Profile | None = None
+    """Costs that ``gamma="auto"`` begins with; by default those of a shipped table."""
 
     @property
     def runs_an_arm(self) -> int:
@@ -105,8 +109,15 @@ def run_sweep(
 
 
 def _timer(pair: Pair, arms: Sequence[Arm], results: Results) -> PassTimer:
-    widths = {1, 2, *(arm.gamma + 1 for arm in arms)}
+    widths = {1, 2, *(gamma + 1 for arm in arms for gamma in _lengths(arm))}
     return PassTimer(pair, widths, results.timings.setdefault(arms[0].runtimes, {}))
+
+
+def _lengths(arm: Arm) -> list[int]:
+    """Lengths of drafts whose passes are timed: under auto from one to the longest, doubling."""
+    if arm.gamma != "auto":
+        return [arm.gamma]
+    return [2**i for i in range(arm.longest_draft.bit_length())]
 
 
 def _groups(arms: Iterable[Arm], key: Callable[[Arm], object]) -> list[list[Arm]]:
@@ -165,16 +176,11 @@ class Bench:
         self, pair: Pair, plan: Plan, timer: PassTimer, watch: Watch | None = None
     ) -> None:
         self.plan, self.models, self.timer = plan, pair.models, timer
-        self.speculative, self.plain = pair, Pair(pair.verifier)
+        self._pairs = {(True, True): pair}
         self._watch = watch
         self.text: list[int] = []
         """The last run's tokens, its prompt's among them."""
         self._last: tuple[int, list[LogitsBackend]] = 0, []
-
-    @cached_property
-    def uncached(self) -> Pair:
-        """Made when asked for: its models must be able to forget, those of plain decoding not."""
-        return Pair(*map(Uncached, self.models))
 
     def warm_up(self, arms: Iterable[Arm], repetition: int, prompt: Prompt) -> None:
         """Some tokens of each arm, which are neither counted nor observed."""
@@ -184,16 +190,18 @@ class Bench:
         self._watch = watch
 
     def run(self, arm: Arm, repetition: int, prompt: Prompt, *, limit: int) -> Run:
-        """One generation from empty caches."""
+        """One generation from empty caches, in a session that knows nothing yet."""
         pair = self._pair(arm)
         tokens = encode_prompt(
             pair.verifier.tokenizer, prompt.text, raw=self.plan.raw, chat=self.plan.chat
         )
-        settings = _settings(arm, self.plan.seed_of(repetition, prompt))
+        settings = replace(arm.settings, seed=self.plan.seed_of(repetition, prompt))
         stop = Stop(pair.verifier.tokenizer, limit, ignore_eos=self.plan.ignore_eos)
         observers = [] if self._watch is None else [self._watch(arm, repetition, prompt)]
-        with Session(pair) as session:
-            rounds = session.rounds(tokens, settings, stop, observers, keep_logits=bool(observers))
+        with Session(pair, costs=self._costs(arm, pair)) as session:
+            rounds = session.rounds(
+                tokens, settings, stop, observers, live=True, keep_logits=bool(observers)
+            )
             for _ in rounds:
                 pass
         result = rounds.result
@@ -208,6 +216,8 @@ class Bench:
             prefill_s=result.prefill_s,
             stop_reason=str(result.stop_reason),
             tally=result.tally,
+            gammas={who: dict(sorted(n.items())) for who, n in result.choices.gammas.items()},
+            text_crc=zlib.crc32(np.array(result.tokens, dtype="<i4").tobytes()),
         )
 
     def time_passes(self) -> None:
@@ -215,14 +225,17 @@ class Bench:
         self.timer.time(self.text, *self._last)
 
     def _pair(self, arm: Arm) -> Pair:
-        """What `arm` decodes with."""
-        if not arm.gamma:
-            return self.plain
-        return self.speculative if arm.cached else self.uncached
+        """What `arm` decodes with.
 
+        Made when it is asked for: models without a cache must be able to forget, those of plain
+        decoding not.
+        """
+        key = arm.needs_model, arm.cached
+        if key not in self._pairs:
+            models = self.models if arm.needs_model else self.models[:1]
+            self._pairs[key] = Pair(*(models if arm.cached else map(Uncached, models)))
+        return self._pairs[key]
 
-def _settings(arm: Arm, seed: int) -> Settings:
-    plain = arm.sampling.greedy or not arm.gamma
-    return Settings(
-        sampling=arm.sampling, gamma=arm.gamma, rule="token" if plain else arm.rule, seed=seed
-    )
+    def _costs(self, arm: Arm, pair: Pair) -> Costs | None:
+        """What auto begins with; the run's own times correct it, as in a run without a seed."""
+        return pair.costs(self.plan.profile, live=True) if arm.gamma == "auto" else None

@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Sequence
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 from specx.errors import UsageError
 
-__all__ = ["choices", "numbers", "whole_numbers"]
+__all__ = ["choices", "combinations", "gammas", "numbers", "whole_numbers"]
 
 RANGE = re.compile(r"(?P<first>[\d.]+)-(?P<last>[\d.]+)(?:\+(?P<step>[\d.]+))?")
 MOST = 1000
@@ -17,38 +17,70 @@ MOST = 1000
 SHOWN = 60
 
 Number = TypeVar("Number", int, float)
+Value = TypeVar("Value")
 
 
 def whole_numbers(option: str, text: str, most: int) -> list[int]:
     """Whole numbers from 0 to `most`, in the order given, each once."""
-    found = _values(option, text, int)
-    if max(found) > most:
-        raise UsageError(f"{option} {_cut(text)} has a number above {most}, which is the limit")
+    found = _values(option, text, lambda part: _part(part, int))
+    _check_most(option, text, most, found)
+    return found
+
+
+def gammas(option: str, text: str, most: int) -> list[int | Literal["auto"]]:
+    """Whole numbers from 0 to `most`, and ``auto``, in the order given, each once."""
+
+    def read(part: str) -> Sequence[int | Literal["auto"]]:
+        return ["auto"] if part == "auto" else _part(part, int)
+
+    found = _values(option, text, read, "2,4,8 or 1-8 or 0,4,auto")
+    _check_most(option, text, most, [value for value in found if value != "auto"])
     return found
 
 
 def numbers(option: str, text: str) -> list[float]:
     """Numbers from 0 on; a range of them needs its step: ``0.1-0.9+0.2``."""
-    return _values(option, text, float)
+    return _values(option, text, lambda part: _part(part, float))
 
 
 def choices(option: str, text: str, known: Sequence[str]) -> list[str]:
     """Names out of `known`, in the order given, each once."""
-    names = list(dict.fromkeys(name.strip() for name in text.split(",")))
-    for name in names:
+    return [name for (name,) in _named(option, text, known, lambda choice: [choice])]
+
+
+def combinations(option: str, text: str, known: Sequence[str]) -> list[tuple[str, ...]]:
+    """Names out of `known`, several with a plus between them, in the order given, each once."""
+    return _named(option, text, known, lambda choice: choice.split("+"))
+
+
+def _named(
+    option: str, text: str, known: Sequence[str], split: Callable[[str], Sequence[str]]
+) -> list[tuple[str, ...]]:
+    found = [tuple(name.strip() for name in split(choice)) for choice in text.split(",")]
+    for name in (name for names in found for name in names):
         if name not in known:
             raise UsageError(f"{option} {text}: unknown '{name}'; known: {', '.join(known)}")
-    return names
+    return list(dict.fromkeys(found))
 
 
-def _values(option: str, text: str, kind: Callable[[str], Number]) -> list[Number]:
+def _values(
+    option: str,
+    text: str,
+    read: Callable[[str], Sequence[Value]],
+    examples: str = "2,4,8 or 1-8 or 2-10+4",
+) -> list[Value]:
     try:
-        found = [value for part in text.split(",") for value in _part(part.strip(), kind)]
+        found = [value for part in text.split(",") for value in read(part.strip())]
     except (ValueError, OverflowError):
         raise UsageError(
-            f"{option} {_cut(text)} is not a list of numbers; write 2,4,8 or 1-8 or 2-10+4"
+            f"{option} {_cut(text)} is not a list of numbers; write {examples}"
         ) from None
     return list(dict.fromkeys(found))
+
+
+def _check_most(option: str, text: str, most: int, found: Sequence[int]) -> None:
+    if found and max(found) > most:
+        raise UsageError(f"{option} {_cut(text)} has a number above {most}, which is the limit")
 
 
 def _cut(text: str) -> str:

@@ -43,7 +43,7 @@ def _unstable(results: Results) -> Found:
         if spread > UNSTABLE:
             yield (
                 f"timings are unstable: the verifier alone ({arm.runtimes}, temperature "
-                f"{arm.temperature:g}) varies by {spread:.0%} between repetitions",
+                f"{arm.sampling.temperature:g}) varies by {spread:.0%} between repetitions",
                 "close other programs, plug the laptop in, or raise -r",
             )
 
@@ -81,15 +81,17 @@ def _never_accepted(results: Results) -> Found:
             yield (
                 f"the drafter is hardly ever accepted ({_name(arm)}): {tally.accepted} of "
                 f"{tally.tested} tested tokens",
-                "take a drafter of the verifier's own family, and its chat template",
+                "take a drafter of the verifier's own family, and its chat template"
+                if arm.needs_model
+                else "leave lookup out for prompts whose text does not return in the answer",
             )
 
 
 def _steep(results: Results) -> Found:
-    """Where no acceptance rate could make a gamma pay."""
+    """Where no acceptance rate could make a fixed gamma pay."""
     for runtimes, profile in results.profiles.items():
         arms = [arm for arm in results.runs if arm.runtimes == runtimes and arm.cached]
-        gammas = sorted({arm.gamma for arm in arms} - {0})
+        gammas = sorted({arm.longest_draft for arm in arms if arm.drafts_in_full})
         hopeless = [g for g in gammas if _hopeless(acceptance_needed(profile, g))]
         if gammas and hopeless == gammas:
             width = gammas[0] + 1
@@ -133,5 +135,11 @@ def _threads(profiles: dict[str, Profile]) -> Found:
 
 
 def _name(arm: Arm) -> str:
-    named: dict[str, Any] = {"gamma": arm.gamma, "rule": arm.rule, "temp": arm.temperature}
+    named: dict[str, Any] = {
+        "gamma": arm.gamma,
+        "rule": arm.rule,
+        "temp": arm.sampling.temperature,
+    }
+    if not arm.needs_model:
+        named["draft"] = "+".join(arm.settings.draft or ())
     return ", ".join(f"{key} {value}" for key, value in named.items())

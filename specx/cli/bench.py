@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import sys
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, replace
-from itertools import zip_longest
+from dataclasses import dataclass, fields, replace
+from itertools import product, zip_longest
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import click
 from click.core import ParameterSource
 
 from specx.bench import (
     Arm,
+    ArmRecord,
     Plan,
     Results,
     read_results,
@@ -26,10 +27,11 @@ from specx.bench import (
 )
 from specx.bench.profiling import encode_prompt
 from specx.bench.render import FORMATS
-from specx.bench.suites import read_prompts, suite
-from specx.bench.values import choices, numbers, whole_numbers
-from specx.cli.bench_tracing import BENCH_TRACE, BenchTracing, refuse_clashes
-from specx.cli.curve import measure_curves
+from specx.bench.suites import OWN, Prompt, read_prompts, suite
+from specx.bench.values import choices, combinations, gammas, numbers
+from specx.cli.bench_tracing import BENCH_TRACE, BenchTracing
+from specx.cli.curve import CurveOptions, measure_curves
+from specx.cli.drafting import DRAWING, DrawOptions, check_profile
 from specx.cli.files import Command, InputFile, OutputPath
 from specx.cli.load import FIELDS, load_pair, plan_sides, with_demo_pair
 from specx.cli.options import (
@@ -38,17 +40,22 @@ from specx.cli.options import (
     add_options,
     asked_of_template,
     chat_options,
+    pick,
     prompt_options,
 )
 from specx.cli.progress import Progress
+from specx.cli.prompt import from_argument
 from specx.cli.tables import print_comparison, print_results
 from specx.codec import MOST_GAMMA, to_json
 from specx.core.rules import RULES
+from specx.drafters import get_drafter, installed_drafters
 from specx.errors import SpecxError, UsageError
 from specx.interrupts import held
 from specx.output import OutputFile
 from specx.runtime.backend import Tokenizer, installed_backends
 from specx.runtime.machine import Watch, peak_memory_mib, provenance
+from specx.schedule.costs.curve import Profile, read_profile
+from specx.session.chat import ChatOptions
 from specx.session.pair import Pair
 
 __all__ = ["bench"]
@@ -59,7 +66,15 @@ OPTIONS = frozenset({*FIELDS, *(f"{field}_draft" for field in FIELDS)} - {"weigh
 
 SWEEP = [
     click.option(
-        "--gamma", default="2,4,8", show_default=True, help="Tokens to propose in a round."
+        "--gamma",
+        default="2,4,8",
+        show_default=True,
+        help="Tokens to propose in a round; auto chooses each round what pays most.",
+    ),
+    click.option(
+        "--draft",
+        help="Who proposes, each measured by itself: model, lookup, or both with a plus between "
+        "them, chosen round by round (auto alone does that).  [default: model with -md]",
     ),
     click.option(
         "--rule", default="block", show_default=True, help="Of: " + ", ".join(RULES) + "."
@@ -70,7 +85,15 @@ SWEEP = [
     click.option("--min-p", type=float, default=0.0, show_default=True, help="One value."),
     click.option("--cache", is_flag=True, help="Arms with KV caches (the default)."),
     click.option("--no-cache", is_flag=True, help="Arms without; with --cache, both."),
+    *DRAWING,
 ]
+
+PROMPT = click.option(
+    "-p",
+    "--prompt",
+    multiple=True,
+    help="A prompt instead of a suite, as specx run takes it; repeatable.",
+)
 
 
 def _kind_of_output(given: Mapping[str, Any]) -> str | None:
@@ -105,35 +128,196 @@ OUTPUT = [
 ]
 
 EPILOG = """\b
---gamma, --temp, --top-p, --rule and --backend take lists (2,4,8) and the numbers ranges (1-8,
-2-10+4). All arms of one sampler take turns on each prompt, after a warm-up, from empty caches.
+--gamma, --draft, --temp, --top-p, --rule and --backend take lists (2,4,8) and the numbers ranges
+(1-8, 2-10+4). The verifier alone is always measured. All arms of one sampler take turns on each
+prompt, after a warm-up, from empty caches; auto knows nothing at the beginning of each run.
 speed-up    median over prompts of the median of paired ratios, and its bootstrap interval
 predicted   from the measured cost curve and the measured acceptance by position
 textbook    from alpha alone, as if a pass of any width cost the same
+Both take gamma tokens of a model's in each round, and say nothing of auto and lookup.
 A sweep with -o FILE.json is written after each prompt; --resume goes on with it."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class SweepOptions(DrawOptions):
+    """The options SWEEP, and those of MODELS: what arms are made of."""
+
+    model: str
+    model_draft: str | None
+    backend: str
+    draft_backend: str | None
+    gamma: str
+    draft: str | None
+    rule: str
+    temp: str
+    top_p: str
+    top_k: int
+    min_p: float
+    cache: bool
+    no_cache: bool
+
+    def arms(self) -> list[Arm]:
+        """Each sampler's baseline before the arms that are measured against it."""
+        backends = choices("--backend", self.backend, installed_backends())
+        samplers = product(numbers("--temp", self.temp), numbers("--top-p", self.top_p))
+        drafting = self._drafting()
+        arms: dict[Arm, None] = {}
+        for backend, (temperature, top_p) in product(backends, list(samplers)):
+            alone = ArmRecord(
+                backend=backend,
+                draft_backend=(self.model_draft and self.draft_backend) or backend,
+                temperature=temperature,
+                top_k=self.top_k,
+                top_p=top_p,
+                min_p=self.min_p,
+                gamma=0,
+                rule="-",
+            )
+            records = [alone, *(replace(alone, **changes) for changes in drafting)]
+            arms |= dict.fromkeys(record.arm() for record in records)
+        return list(arms)
+
+    def _drafting(self) -> list[dict[str, Any]]:
+        """What each arm with a draft has beyond its baseline."""
+        drafts, rules = self._drafts(), choices("--rule", self.rule, list(RULES))
+        listed = self._gammas(drafts)
+        caches = [True] * (self.cache or not self.no_cache) + [False] * self.no_cache
+        drawn = {
+            "draft_temperature": self.draft_temperature,
+            "draft_top_k": self.draft_top_k,
+            "draft_top_p": self.draft_top_p,
+            "entropy_stop": self.entropy_stop,
+            "draft_p_min": self.draft_p_min,
+        }
+        return [
+            {**drawn, "draft": "+".join(names), "gamma": gamma, "rule": rule, "cached": cached}
+            for cached, names, gamma, rule in product(caches, drafts, listed, rules)
+            if gamma == "auto" or (gamma and len(names) == 1)
+        ]
+
+    def _gammas(self, drafts: Sequence[tuple[str, ...]]) -> list[int | Literal["auto"]]:
+        """The gammas that are listed; complains of options that need another one."""
+        listed = gammas("--gamma", self.gamma, MOST_GAMMA)
+        if any(listed) and not drafts and _typed("gamma", "rule"):
+            raise UsageError("--gamma and --rule need a drafter; add -md DRAFTER or --draft lookup")
+        remedy = f"write --gamma {self.gamma},auto"
+        if "auto" not in listed and (several := [names for names in drafts if len(names) > 1]):
+            raise UsageError(
+                f"--draft {'+'.join(several[0])} is chosen round by round, which only auto does; "
+                + remedy
+            )
+        if "auto" not in listed and self.profile is not None:
+            raise UsageError(f"--profile {self.profile} holds costs for auto; {remedy}")
+        return listed
+
+    def _drafts(self) -> list[tuple[str, ...]]:
+        """Who drafts, arm by arm."""
+        if self.draft is None:
+            return [] if self.model_draft is None else [("model",)]
+        drafts = combinations("--draft", self.draft, installed_drafters())
+        needed = any(get_drafter(name).needs_model for names in drafts for name in names)
+        if needed and self.model_draft is None:
+            raise UsageError(f"--draft {self.draft} needs a drafter; add -md DRAFTER.gguf")
+        if not needed and _typed("model_draft"):
+            raise UsageError(
+                f"-md {self.model_draft} is not used by --draft {self.draft}; leave one out, or "
+                "give --draft model,lookup"
+            )
+        return drafts
+
+    def costs(self) -> Profile | None:
+        """What auto begins with, where it was measured."""
+        if self.profile is None:
+            return None
+        if "," in self.backend:
+            raise UsageError(
+                f"--profile {self.profile} is of one runtime, and --backend is {self.backend}; "
+                "measure them one by one"
+            )
+        return read_profile(self.profile)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PromptOptions:
+    """The options PROMPT and `prompt_options`."""
+
+    prompt: Sequence[str]
+    suite: str
+    file: Path | None
+    raw: bool
+    predict: int
+    repetitions: int
+    seed: int
+    ignore_eos: bool
+
+    def prompts(self, default: str) -> list[Prompt]:
+        """The prompts that were asked for, by default of the suite `default`."""
+        if not self.prompt:
+            return suite(default) if self.file is None else read_prompts(self.file)
+        for flag, given in (("-f", self.file is not None), ("--suite", _typed("suite"))):
+            if given:
+                raise UsageError(f"-p and {flag} were both given; leave one out")
+        return [
+            Prompt(f"{OWN}-{number}", OWN, from_argument(text))
+            for number, text in enumerate(self.prompt, 1)
+        ]
+
+
+@dataclass(frozen=True, kw_only=True)
+class OutputOptions:
+    """The options OUTPUT."""
+
+    curve: bool
+    output: Path | None
+    resume: bool
+    trace_file: Path | None
+    loaded: Sequence[Path]
+    as_json: bool
+    quiet: bool
+    verbose: bool
+
+    def refuse_clashes(self) -> None:
+        """Refuse options that leave nothing to trace."""
+        clashes = {"--load": self.loaded, "--resume": self.resume, "--curve": self.curve}
+        for flag, given in clashes.items():
+            if given and self.trace_file is not None:
+                raise UsageError(
+                    f"--trace {self.trace_file} takes whole sweeps, all of whose runs it sees; "
+                    f"leave out --trace or {flag}"
+                )
+
+    def file(self) -> OutputFile | None:
+        """Where results go."""
+        path = self.output
+        if self.resume and (path is None or path.suffix != ".json" or self.curve):
+            raise UsageError("--resume goes on with a sweep's file; add -o FILE.json")
+        if path is None:
+            return None
+        endings = [".json"] if self.curve else list(FORMATS)
+        if path.suffix not in endings:
+            raise UsageError(f"-o {path} has no known ending; use one of {', '.join(endings)}")
+        return OutputFile(path)
+
+
 @click.command(cls=Command, epilog=EPILOG)
-@add_options([*MODELS, *SWEEP, *prompt_options("all:1"), *RUNTIME, *OUTPUT])
+@add_options([*MODELS, *SWEEP, PROMPT, *prompt_options("all:1"), *RUNTIME, *OUTPUT])
 @click.argument("files", nargs=-1, type=InputFile(), metavar="[FILES]...")
-def bench(**given: Any) -> int:
+def bench(files: Sequence[Path], **given: Any) -> int:
     """Measure the speed of a pair against its verifier alone.
 
     FILES are more files for --load.
     """
-    if given["loaded"]:
-        refuse_clashes(given)
-        return _show([*given["loaded"], *given["files"]], given)
-    if given["files"]:
-        raise UsageError(f"unexpected argument {given['files'][0]}; --load shows earlier files")
-    if given["model"] is not None and given["model_draft"] is None and _typed("gamma", "rule"):
-        raise UsageError("--gamma and --rule need a drafter; add -md DRAFTER")
-    output = _output(given)
-    refuse_clashes(given)
-    progress = Progress(enabled=not given["quiet"])
-    if given["curve"]:
-        return measure_curves(with_demo_pair(given), output, progress)
-    return _Sweep(given, output, progress).run()
+    output = pick(OutputOptions, given)
+    if output.loaded:
+        output.refuse_clashes()
+        return _show([*output.loaded, *files], output)
+    if files:
+        raise UsageError(f"unexpected argument {files[0]}; --load shows earlier files")
+    file = output.file()
+    output.refuse_clashes()
+    if output.curve:
+        return _measure_curves(given, output, file)
+    return _Sweep(given, output, file).run()
 
 
 def _typed(*options: str) -> bool:
@@ -142,15 +326,15 @@ def _typed(*options: str) -> bool:
     return any(source is not ParameterSource.DEFAULT for source in sources)
 
 
-def _show(files: list[Path], given: dict[str, Any]) -> int:
-    if given["output"] is not None:
-        raise UsageError(f"-o {given['output']} is for what is measured; leave out -o or --load")
+def _show(files: Sequence[Path], output: OutputOptions) -> int:
+    if output.output is not None:
+        raise UsageError(f"-o {output.output} is for what is measured; leave out -o or --load")
     records = {str(file): _record(read_results(file)) for file in files}
-    if given["as_json"]:
+    if output.as_json:
         click.echo(to_json(records))
         return 0
-    for file, record in records.items():
-        click.echo(f"{file}\n")
+    for name, record in records.items():
+        click.echo(f"{name}\n")
         print_results(record)
     if len(records) > 1:
         print_comparison(records)
@@ -161,31 +345,38 @@ def _record(results: Results) -> dict[str, Any]:
     return results_record(results, summarise(results))
 
 
-def _output(given: dict[str, Any]) -> OutputFile | None:
-    path: Path | None = given["output"]
-    if given["resume"] and (path is None or path.suffix != ".json" or given["curve"]):
-        raise UsageError("--resume goes on with a sweep's file; add -o FILE.json")
-    if path is None:
-        return None
-    endings = [".json"] if given["curve"] else list(FORMATS)
-    if path.suffix not in endings:
-        raise UsageError(f"-o {path} has no known ending; use one of {', '.join(endings)}")
-    return OutputFile(path)
+def _measure_curves(
+    given: Mapping[str, Any], output: OutputOptions, file: OutputFile | None
+) -> int:
+    loading, chat = with_demo_pair(given), chat_options(given)
+    model, drafter = loading["model"], loading["model_draft"]
+    prompt = pick(PromptOptions, given).prompts("edit:1")[0]
+    return measure_curves(
+        pick(CurveOptions, given),
+        plan_sides(model, drafter, given["backend"], given["draft_backend"], loading),
+        lambda tokenizer: encode_prompt(tokenizer, prompt.text, raw=given["raw"], chat=chat),
+        file,
+        Progress(enabled=not output.quiet),
+    )
 
 
 class _Sweep:
     """One sweep from its options to what is printed."""
 
     def __init__(
-        self, given: dict[str, Any], output: OutputFile | None, progress: Progress
+        self, given: Mapping[str, Any], output: OutputOptions, file: OutputFile | None
     ) -> None:
-        self.given, self.output, self.progress = with_demo_pair(given), output, progress
-        self.plan = _plan(self.given)
+        self.loading, self.output, self.file = with_demo_pair(given), output, file
+        self.options = pick(SweepOptions, self.loading)
+        self.plan = _plan(self.options, pick(PromptOptions, given), chat_options(given))
+        if not any(arm.needs_model for arm in self.plan.arms):
+            self.loading["model_draft"] = None
         self.results = Results(n=self.plan.n)
-        self.identity = _identity(self.plan, self.given)
-        if given["resume"] and output is not None and output.path.exists():
-            self.results = _resumed(output.path, self.identity)
+        self.identity = _identity(self.plan, self.options, self.loading)
+        if output.resume and file is not None and file.path.exists():
+            self.results = _resumed(file.path, self.identity)
         self.results.provenance.setdefault("sweep", self.identity)
+        self.progress = Progress(enabled=not output.quiet)
         self.watch = Watch()
         self._report: Callable[[float], None] = lambda runs: None
 
@@ -193,9 +384,7 @@ class _Sweep:
         """Measure, print and write; the exit code."""
         with ExitStack() as stack:
             with held():  # else Ctrl-C may leave an empty trace behind
-                self.tracing = stack.enter_context(
-                    BenchTracing(self.given["trace_file"], self.plan)
-                )
+                self.tracing = stack.enter_context(BenchTracing(self.output.trace_file, self.plan))
             return self._run()
 
     def _run(self) -> int:
@@ -233,7 +422,7 @@ class _Sweep:
             self.tracing.end(record)
 
     def _print(self, record: dict[str, Any]) -> None:
-        if self.given["as_json"]:
+        if self.output.as_json:
             click.echo(to_json(record))
         elif not self.results.n_done:
             click.echo("specx: interrupted before every arm had run once", err=True)
@@ -242,23 +431,29 @@ class _Sweep:
 
     def _write(self, record: dict[str, Any]) -> None:
         """After printing, so that a disk that filled up meanwhile does not cost the results."""
-        if self.output is not None and self.results.n_done:
-            self.output.write(FORMATS[self.output.ending](record))
-            if not self.given["as_json"]:
-                click.echo(f"written to {self.given['output']}", err=True)
+        if self.file is not None and self.results.n_done:
+            self.file.write(FORMATS[self.file.ending](record))
+            if not self.output.as_json:
+                click.echo(f"written to {self.output.output}", err=True)
 
     def _save(self) -> None:
         """After each prompt, so that nothing measured is lost."""
-        if self.output is not None and self.output.ending == ".json":
-            self.output.write(FORMATS[".json"](_record(self.results)))
+        if self.file is not None and self.file.ending == ".json":
+            self.file.write(FORMATS[".json"](_record(self.results)))
 
     @contextmanager
     def _load(self, backend: str, draft_backend: str) -> Iterator[Pair]:
-        given = self.given
-        sides = plan_sides(given["model"], given["model_draft"], backend, draft_backend, given)
+        model, drafter = self.loading["model"], self.loading["model_draft"]
+        sides = plan_sides(model, drafter, backend, draft_backend, self.loading)
         with load_pair(
-            sides, self._need_ctx, verbose=given["verbose"], cached=True, progress=self.progress
+            sides,
+            self._need_ctx,
+            verbose=self.output.verbose,
+            cached=True,
+            progress=self.progress,
         ) as pair:
+            if self.plan.profile is not None and self.options.profile is not None:
+                check_profile(self.plan.profile, self.options.profile, pair)
             self._describe(pair)
             total = self.plan.runs_an_arm * len(self.plan.arms)
             with self.progress.task("measuring", total) as report:
@@ -270,7 +465,7 @@ class _Sweep:
             len(encode_prompt(tokenizer, prompt.text, raw=self.plan.raw, chat=self.plan.chat))
             for prompt in self.plan.prompts
         ]
-        widest = max((arm.gamma for arm in self.plan.arms), default=0) + 1
+        widest = max(arm.longest_draft for arm in self.plan.arms) + 1
         return max(lengths) + self.plan.n + widest
 
     def _describe(self, pair: Pair) -> None:
@@ -284,66 +479,26 @@ class _Sweep:
         self.results.provenance |= {**found, "models": {**known, **keyed}}
 
 
-def _plan(given: dict[str, Any]) -> Plan:
-    prompts = read_prompts(given["file"]) if given["file"] is not None else suite(given["suite"])
+def _plan(options: SweepOptions, asked: PromptOptions, chat: ChatOptions) -> Plan:
     return Plan(
-        arms=_arms(given),
-        prompts=prompts,
-        n=given["predict"],
-        repetitions=given["repetitions"],
-        seed=given["seed"],
-        ignore_eos=given["ignore_eos"],
-        raw=given["raw"],
-        chat=chat_options(given),
+        arms=options.arms(),
+        prompts=asked.prompts(asked.suite),
+        n=asked.predict,
+        repetitions=asked.repetitions,
+        seed=asked.seed,
+        ignore_eos=asked.ignore_eos,
+        raw=asked.raw,
+        chat=chat,
+        profile=options.costs(),
     )
 
 
-def _arms(given: dict[str, Any]) -> list[Arm]:
-    """Each sampler's baseline before the arms that are measured against it."""
-    gammas = [gamma for gamma in whole_numbers("--gamma", given["gamma"], MOST_GAMMA) if gamma]
-    backends = choices("--backend", given["backend"], installed_backends())
-    rules = choices("--rule", given["rule"], list(RULES))
-    caches = [True] * (given["cache"] or not given["no_cache"]) + [False] * given["no_cache"]
-    arms: dict[Arm, None] = {}
-    for backend in backends:
-        for temperature in numbers("--temp", given["temp"]):
-            for top_p in numbers("--top-p", given["top_p"]):
-                base = _baseline(backend, temperature, top_p, given)
-                arms[base] = None
-                arms |= _against(base, gammas, rules, caches) if given["model_draft"] else {}
-    return list(arms)
-
-
-def _baseline(backend: str, temperature: float, top_p: float, given: dict[str, Any]) -> Arm:
-    arm = Arm(
-        backend=backend,
-        draft_backend=(given["model_draft"] and given["draft_backend"]) or backend,
-        temperature=temperature,
-        top_k=given["top_k"],
-        top_p=top_p,
-        min_p=given["min_p"],
-        gamma=0,
-        rule="-",
-    )
-    _ = arm.sampling  # refuses values out of range
-    return arm
-
-
-def _against(base: Arm, gammas: list[int], rules: list[str], caches: list[bool]) -> dict[Arm, None]:
-    rules = ["greedy"] if base.sampling.greedy else rules
-    return {
-        replace(base, gamma=gamma, rule=rule, cached=cached): None
-        for cached in caches
-        for gamma in gammas
-        for rule in rules
-    }
-
-
-def _identity(plan: Plan, given: dict[str, Any]) -> dict[str, Any]:
+def _identity(plan: Plan, options: SweepOptions, given: Mapping[str, Any]) -> dict[str, Any]:
     """What must be equal for two runs of the command to be one sweep."""
+    profile = {} if options.profile is None else {"profile": options.profile.name}
     return {
-        "model": Path(given["model"]).name,
-        "model_draft": given["model_draft"] and Path(given["model_draft"]).name,
+        "model": Path(options.model).name,
+        "model_draft": options.model_draft and Path(options.model_draft).name,
         "prompts": [f"{p.id} {zlib.crc32(p.text.encode()):08x}" for p in plan.prompts],
         "n": plan.n,
         "repetitions": plan.repetitions,
@@ -351,9 +506,21 @@ def _identity(plan: Plan, given: dict[str, Any]) -> dict[str, Any]:
         "ignore_eos": plan.ignore_eos,
         "raw": plan.raw,
         **asked_of_template(given),
-        "arms": [" ".join(map(str, asdict(arm).values())) for arm in plan.arms],
+        **profile,
+        "arms": [_words(arm) for arm in plan.arms],
         "options": {name: given[name] for name in given if name in OPTIONS and given[name]},
     }
+
+
+def _words(arm: Arm) -> str:
+    """An arm as 0.1.0 wrote it, so that its sweeps go on; what it did not know is named."""
+    record = arm.record()
+    named = {each.name for each in fields(ArmRecord) if each.default is None}
+    known = [str(value) for name, value in record.items() if name not in named]
+    news = {name: record[name] for name in record if name in named and record[name] is not None}
+    if news.get("draft") == "model":
+        del news["draft"]
+    return " ".join([*known, *(f"{name}={value}" for name, value in news.items())])
 
 
 def _resumed(path: Path, identity: dict[str, Any]) -> Results:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from copy import copy
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -16,12 +16,11 @@ from specx.bench import Arm, Plan, Watch
 from specx.bench.render import label_of
 from specx.bench.suites import Prompt
 from specx.cli.files import OutputPath
-from specx.errors import UsageError
 from specx.records.trace import BenchSummary, TraceWriter, header_for, summary_of
 from specx.session.decoding import Round
 from specx.session.generation import Generation
 
-__all__ = ["BENCH_TRACE", "BenchTracing", "refuse_clashes"]
+__all__ = ["BENCH_TRACE", "BenchTracing"]
 
 BENCH_TRACE = click.option(
     "--trace",
@@ -31,20 +30,6 @@ BENCH_TRACE = click.option(
     help="Write every round of every measured run to this file as it happens (JSON lines; read it "
     "with specx report). The time that takes is taken off the figures.",
 )
-
-
-def refuse_clashes(given: Mapping[str, Any]) -> None:
-    """Refuse options that leave nothing to trace."""
-    path: Path | None = given["trace_file"]
-    if path is None:
-        return
-    for option in ("resume", "loaded", "curve"):
-        if given[option]:
-            name = "load" if option == "loaded" else option
-            raise UsageError(
-                f"--trace {path} takes whole sweeps, all of whose runs it sees; leave out "
-                f"--trace or --{name}"
-            )
 
 
 class BenchTracing:
@@ -59,7 +44,7 @@ class BenchTracing:
     def __init__(self, path: Path | None, plan: Plan) -> None:
         self._writer = None if path is None else TraceWriter(path)
         self._plan = plan
-        self._arms: list[dict[str, Any]] = [{"settings": asdict(arm)} for arm in plan.arms]
+        self._arms: list[dict[str, Any]] = [{"settings": arm.record()} for arm in plan.arms]
         self.provenance: dict[str, Any] = {}
 
     @property
@@ -75,9 +60,9 @@ class BenchTracing:
     def _header_parts(self, arm: Arm, repetition: int, prompt: Prompt) -> dict[str, Any]:
         """What a header says of a run beside what decided its tokens."""
         models = dict(self.provenance.get("models", {}))
-        if not arm.gamma:
+        if not arm.needs_model:
             models.pop("drafter", None)
-        own = {"settings": asdict(arm)}
+        own = {"settings": arm.record()}
         return {
             "labels": {
                 "arm": label_of(own, self._arms),
@@ -86,7 +71,7 @@ class BenchTracing:
                 "repetition": repetition,
             },
             "shown": {
-                **asdict(arm),
+                **own["settings"],
                 "seed": self._plan.seed_of(repetition, prompt),
                 "predict": self._plan.n,
                 "ignore_eos": self._plan.ignore_eos,

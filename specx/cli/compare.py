@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from specx.bench import Arm, Plan, Results, warnings_of
+from specx.bench import Arm, ArmRecord, Plan, Results, warnings_of
 from specx.bench.profiling import encode_prompt
 from specx.bench.suites import read_prompts, suite
 from specx.cli.files import Command, Model, OutputPath
@@ -143,7 +143,7 @@ class _Comparing:
         self.given, self.output, self.progress = given, output, progress
         self.plan = _plan(given)
         self.arm = _arm(given, given["backend"], given["draft_backend"])
-        self.sampling = self.arm.sampling  # refuses values out of range
+        self.sampling = self.arm.sampling
         self.planned = plan_both(given)
         self.watch = Watch()
 
@@ -205,7 +205,7 @@ class _Comparing:
             len(encode_prompt(tokenizer, prompt.text, raw=self.plan.raw, chat=self.plan.chat))
             for prompt in self.plan.prompts
         ]
-        return max(lengths) + self.plan.n + self.arm.gamma + 1
+        return max(lengths) + self.plan.n + self.arm.longest_draft + 1
 
     def _provenance(self, systems: tuple[System, System]) -> dict[str, Any]:
         models = {
@@ -275,10 +275,11 @@ def _plan(given: dict[str, Any]) -> Plan:
 
 
 def _arm(given: dict[str, Any], backend: str, draft_backend: str | None) -> Arm:
-    return Arm(
+    record = ArmRecord(
         backend=backend,
         draft_backend=draft_backend or backend,
         **{name: given[name] for name in SAMPLING_ORDER},
         gamma=given["gamma"],
         rule=given["rule"],
     )
+    return record.arm()  # refuses values out of range

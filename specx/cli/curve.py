@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from dataclasses import dataclass
 
 import click
 from rich.console import Console
@@ -10,18 +11,17 @@ from rich.table import Table
 from rich.text import Text
 
 from specx.bench.explain import explain, milliseconds
-from specx.bench.profiling import encode_prompt, profile_pair
-from specx.bench.suites import read_prompts, suite
+from specx.bench.profiling import profile_pair
 from specx.bench.values import whole_numbers
-from specx.cli.load import load_pair, plan_sides
-from specx.cli.options import chat_options
+from specx.cli.load import Side, load_pair
 from specx.cli.progress import Progress
 from specx.codec import to_json
 from specx.errors import UsageError
 from specx.output import OutputFile
+from specx.runtime.backend import Tokenizer
 from specx.schedule.costs.curve import Curve, Profile, profile_record
 
-__all__ = ["measure_curves"]
+__all__ = ["CurveOptions", "measure_curves"]
 
 CONTEXT = 256
 REPEATS = 5
@@ -30,26 +30,40 @@ MOST_WIDTH = 4096
 """Tokens of a pass: beyond any draft, and still a time that one waits for."""
 
 
-def measure_curves(given: dict[str, Any], output: OutputFile | None, progress: Progress) -> int:
-    """Measure, print and write a pair's profile."""
-    widths = whole_numbers("--widths", given["widths"], MOST_WIDTH)
-    if not widths or min(widths) < 1:
-        raise UsageError(f"--widths {given['widths']} must begin at 1 or more")
-    widths = sorted({1, 2, *widths})
-    sides = plan_sides(
-        given["model"], given["model_draft"], given["backend"], given["draft_backend"], given
-    )
-    chat = chat_options(given)
-    prompt = (read_prompts(given["file"]) if given["file"] is not None else suite("edit:1"))[0]
+@dataclass(frozen=True, kw_only=True)
+class CurveOptions:
+    """Options of `specx bench --curve`."""
+
+    widths: str
+    as_json: bool
+    verbose: bool
+
+    def all_widths(self) -> list[int]:
+        """The widths to time, 1 and 2 among them: a round without a draft, and with one."""
+        found = whole_numbers("--widths", self.widths, MOST_WIDTH)
+        if min(found) < 1:
+            raise UsageError(f"--widths {self.widths} must begin at 1 or more")
+        return sorted({1, 2, *found})
+
+
+def measure_curves(
+    options: CurveOptions,
+    sides: list[Side],
+    encode: Callable[[Tokenizer], list[int]],
+    output: OutputFile | None,
+    progress: Progress,
+) -> int:
+    """Measure, print and write a pair's profile, on the text that `encode` gives."""
+    widths = options.all_widths()
     need = CONTEXT + widths[-1]
     with load_pair(
-        sides, lambda _: need, verbose=given["verbose"], cached=True, progress=progress
+        sides, lambda _: need, verbose=options.verbose, cached=True, progress=progress
     ) as pair:
         passes = len(pair.models) * len(widths) * (REPEATS + 1)
-        text = encode_prompt(pair.verifier.tokenizer, prompt.text, raw=given["raw"], chat=chat)
+        text = encode(pair.verifier.tokenizer)
         with progress.task("timing passes", passes) as report:
             profile = profile_pair(pair, text, CONTEXT, widths, REPEATS, report=report)
-    _print(profile, given["as_json"])
+    _print(profile, options.as_json)
     if output is not None:  # last, so that a disk that filled up does not cost the figures
         output.write(to_json(profile_record(profile), indent=1) + "\n")
     return 0

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -23,7 +22,7 @@ from specx.session.loading import DEMO_GAMMA
 from specx.session.pair import Pair
 from specx.session.result import Result
 
-__all__ = ["DRAFTING", "Chosen", "DraftOptions"]
+__all__ = ["DRAFTING", "DRAWING", "Chosen", "DraftOptions", "DrawOptions", "check_profile"]
 
 
 def _gamma(
@@ -40,21 +39,7 @@ def _gamma(
 
 SHARE = click.FloatRange(0, 1)
 
-DRAFTING = [
-    click.option(
-        "--gamma",
-        "--draft-max",
-        "--num-draft-tokens",
-        callback=_gamma,
-        metavar="N|auto",
-        help="Tokens to draft per round; auto decides each round what pays most, and drafts none "
-        f"where nothing does.  [default: auto; {DEMO_GAMMA} for the demo pair]",
-    ),
-    click.option(
-        "--draft",
-        help="Drafters: model, lookup (what followed the same tokens earlier in the text; needs no "
-        "second model), or model,lookup to choose each round.  [default: model with -md]",
-    ),
+DRAWING = [
     click.option(
         "--draft-temp",
         "draft_temperature",
@@ -82,6 +67,25 @@ DRAFTING = [
         help="Measured costs for --gamma auto.  [default: a shipped table by quantisation, and "
         "without -s the run's own times]",
     ),
+]
+"""How proposals are drawn, and by which costs auto decides; `specx bench` has them too."""
+
+DRAFTING = [
+    click.option(
+        "--gamma",
+        "--draft-max",
+        "--num-draft-tokens",
+        callback=_gamma,
+        metavar="N|auto",
+        help="Tokens to draft per round; auto decides each round what pays most, and drafts none "
+        f"where nothing does.  [default: auto; {DEMO_GAMMA} for the demo pair]",
+    ),
+    click.option(
+        "--draft",
+        help="Drafters: model, lookup (what followed the same tokens earlier in the text; needs no "
+        "second model), or model,lookup to choose each round.  [default: model with -md]",
+    ),
+    *DRAWING,
     click.option(
         "--gamma-trace",
         type=OutputPath("gamma trace"),
@@ -98,14 +102,23 @@ DRAFTING = [
 
 
 @dataclass(frozen=True, kw_only=True)
-class DraftOptions:
+class DrawOptions:
+    """The options DRAWING."""
+
+    draft_temperature: float | None
+    draft_top_k: int | None
+    draft_top_p: float | None
+    entropy_stop: float | None
+    draft_p_min: float | None
+    profile: Path | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class DraftOptions(DrawOptions):
     """The options DRAFTING, and those of other lists that they depend on."""
 
     gamma: int | Literal["auto"] | None
     draft: str | None
-    entropy_stop: float | None
-    draft_p_min: float | None
-    profile: Path | None
     gamma_trace: Path | None
     gamma_replay: Path | None
     no_draft: bool
@@ -156,8 +169,8 @@ class DraftOptions:
             )
         return needed
 
-    def settings(self, sampling: SamplingParams, given: Mapping[str, Any]) -> dict[str, Any]:
-        """Fields of `Settings` that these options fill, and the drafter's sampler in `given`."""
+    def settings(self, sampling: SamplingParams) -> dict[str, Any]:
+        """Fields of `Settings` that these options fill."""
         gamma = self.gamma
         if gamma is None:
             demo = self.model is None and self.names in (None, ("model",))
@@ -165,15 +178,15 @@ class DraftOptions:
         return {
             "gamma": gamma,
             "draft": self.names,
-            "draft_sampling": _draft_sampling(sampling, given),
+            "draft_sampling": _draft_sampling(sampling, self),
             "entropy_stop": self.entropy_stop,
             "draft_p_min": self.draft_p_min,
         }
 
 
-def _draft_sampling(sampling: SamplingParams, given: Mapping[str, Any]) -> SamplingParams | None:
-    """The drafter's own sampler, if an option named ``draft_`` and a filter asks for one."""
-    options = {name: given.get(f"draft_{name}") for name in SAMPLING_ORDER}
+def _draft_sampling(sampling: SamplingParams, given: DrawOptions) -> SamplingParams | None:
+    """The drafter's own sampler, if an option asks for one."""
+    options = {name: getattr(given, f"draft_{name}", None) for name in SAMPLING_ORDER}
     changed = {name: value for name, value in options.items() if value is not None}
     try:
         return replace(sampling, **changed) if changed else None
@@ -195,7 +208,7 @@ class Chosen(Observer):
     def costs(self, pair: Pair) -> Costs:
         """Costs that auto goes by."""
         path = self._options.profile
-        profile = None if path is None else _read_profile(path, pair)
+        profile = None if path is None else check_profile(read_profile(path), path, pair)
         return pair.costs(profile, live=self._options.live)
 
     def schedule(self, schedule: Schedule) -> Schedule:
@@ -228,8 +241,8 @@ def _by(profile: Path | None, live: bool) -> str:
     return f"live timings, from {source}" if live else source
 
 
-def _read_profile(path: Path, pair: Pair) -> Profile:
-    profile = read_profile(path)
+def check_profile(profile: Profile, path: Path, pair: Pair) -> Profile:
+    """Refuse a profile of other models than the pair's; `path` names it."""
     for (role, curve), model in zip(profile.curves().items(), pair.models, strict=False):
         if curve.model != model.name:
             raise UsageError(

@@ -197,7 +197,7 @@ class _Run:
             sampling=sampling,
             rule=self.text.rule,
             seed=draw_seed() if self.text.seed is None else self.text.seed,
-            **self.drafting.settings(sampling, given),
+            **self.drafting.settings(sampling),
         )
         self.demo = given["model"] is None
         self.loading = _loading(given, self.drafting)

@@ -66,7 +66,7 @@ def findings_of(found: Comparison) -> Findings:
     a, b = (_outcome(name, side) for name, side in zip(found.names, found.results, strict=True))
     plain_a, fast_a = _runs(found.results[0])
     plain_b, fast_b = _runs(found.results[1])
-    gamma = max(arm.gamma for arm in found.results[0].runs)
+    gamma = max(arm.longest_draft for arm in found.results[0].runs)
     measured = math.log(a.speedup.value) - math.log(b.speedup.value)
     return Findings(
         gamma=gamma,
@@ -80,7 +80,7 @@ def findings_of(found: Comparison) -> Findings:
 
 def _runs(side: Results) -> tuple[list[Run], list[Run]]:
     """The verifier's alone, and the speculative ones."""
-    by_gamma = {arm.gamma: runs for arm, runs in side.runs.items()}
+    by_gamma = {arm.longest_draft: runs for arm, runs in side.runs.items()}
     return by_gamma[0], by_gamma[max(by_gamma)]
 
 
@@ -100,7 +100,7 @@ def _outcome(name: str, side: Results) -> Outcome:
         plain=median(run.tok_s for run in plain),
         speculative=median(run.tok_s for run in fast),
         speedup=measured,
-        predicted=speedup(acceptance, costs, max(arm.gamma for arm in side.runs)),
+        predicted=speedup(acceptance, costs, max(arm.longest_draft for arm in side.runs)),
         acceptance=acceptance,
         costs=costs,
         tally=tally,

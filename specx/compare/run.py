@@ -140,7 +140,7 @@ def _benches(systems: tuple[System, System], plan: Plan, found: Comparison) -> l
         samples[1][role] = samples[0][role] if shared else {}
     for results, timed, system in zip(found.results, samples, systems, strict=True):
         results.timings[system.speculative.runtimes] = timed
-    widths = curve_widths(first.speculative.gamma)
+    widths = curve_widths(first.speculative.longest_draft)
     return [
         Bench(system.pair, plan, PassTimer(system.pair, widths, timed))
         for system, timed in zip(systems, samples, strict=True)
@@ -222,7 +222,7 @@ def _likeness(systems: tuple[System, System]) -> _Likeness:
     """Each model fed as it is in a round: verifiers a whole draft at a time, drafters a token."""
     a, b = systems
     verifiers, drafters = ((a.pair.verifier, b.pair.verifier), (a.drafter, b.drafter))
-    width = a.speculative.gamma + 1
+    width = a.speculative.longest_draft + 1
     both_verifiers = both_drafters = None
     if verifiers[0] is not verifiers[1]:
         first, second = (Forced(model, verifier_mask(model), width) for model in verifiers)

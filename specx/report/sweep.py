@@ -13,6 +13,8 @@ from specx.report.plots import COLOURS, can_plot, draw_svg
 __all__ = ["Series", "series_of", "sweep_plots", "sweep_tables", "sweeps_of"]
 
 Arm: TypeAlias = Mapping[str, Any]
+SAMPLER = ("backend", "draft_backend", "temperature", "top_k", "top_p", "min_p")
+"""Settings that an arm shares with the one that it is measured against."""
 
 
 class Series:
@@ -50,11 +52,11 @@ def sweep_tables(bench: BenchSummary) -> list[tuple[str, list[str], Rows]]:
 
 
 def series_of(bench: BenchSummary) -> list[Series]:
-    """The arms with a drafter, in groups over gamma."""
+    """The arms of a fixed gamma above 0, in groups over gamma."""
     arms = _measured(bench)
     groups: dict[str, list[Arm]] = {}
     for arm in arms:
-        if arm["settings"]["gamma"]:
+        if arm["settings"]["gamma"] not in (0, "auto"):
             groups.setdefault(series_label(arm, arms), []).append(arm)
     return [Series(name, group, _plain(group[0], arms)) for name, group in groups.items()]
 
@@ -78,8 +80,9 @@ def _measured(bench: BenchSummary) -> list[Arm]:
 
 def _plain(arm: Arm, arms: Sequence[Arm]) -> float | None:
     """Tokens per second of the arm that `arm` is measured against."""
-    baseline = {**arm["settings"], "gamma": 0, "rule": "-", "cached": True}
-    return next((other["tok_s"] for other in arms if other["settings"] == baseline), None)
+    sampler = [arm["settings"][key] for key in SAMPLER]
+    alone = (other for other in arms if not other["settings"]["gamma"])
+    return next((a["tok_s"] for a in alone if [a["settings"][k] for k in SAMPLER] == sampler), None)
 
 
 def _draw(figure: Any, series: Series) -> None:

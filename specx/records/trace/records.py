@@ -287,9 +287,17 @@ class SweepSettings(SamplingParams):
 
     backend: str
     draft_backend: str
-    gamma: Gamma
+    gamma: Gamma | Literal["auto"]
     rule: str
     cached: bool
+    draft: str | None = None
+    """From here on, settings that 0.1.0 did not know; see `specx.bench.ArmRecord`."""
+    draft_temperature: Rate | None = None
+    draft_top_k: Count | None = None
+    draft_top_p: Rate | None = None
+    draft_min_p: Rate | None = None
+    entropy_stop: Rate | None = None
+    draft_p_min: Rate | None = None
 
 
 class SweepArm(SweepInterval):
