@@ -18,6 +18,7 @@ import pytest
 from specx.bench.sweep import Bench
 from specx.cli import main
 from specx.errors import BackendError
+from specx.runtime.backend import LoadOptions, get_backend
 from specx.schedule.costs.curve import read_profile
 
 MS = 1 / 1024
@@ -309,6 +310,22 @@ def test_a_profile_is_what_auto_begins_with(
     assert gammas[0] != gammas[1]
     assert bench(*sweep, "--profile", profile, "-md", pair[3]) == 2
     assert_one_line(capsys, "the drafter of profile", "c.json is toy:d.toml, this run's is toy:v")
+
+
+@pytest.mark.parametrize(("gamma", "widest"), [("2,6", 7), ("0,auto", 33), ("40,auto", 41)])
+def test_a_context_has_room_for_the_widest_pass(
+    pair: list[str], capsys: Output, monkeypatch: pytest.MonkeyPatch, gamma: str, widest: int
+) -> None:
+    needed: list[int] = []
+
+    def load(sides: Any, need_ctx: Any, **_: Any) -> None:
+        needed.append(need_ctx(get_backend("toy").load(pair[3], LoadOptions()).tokenizer))
+        raise BackendError("enough")
+
+    monkeypatch.setattr(sys.modules["specx.cli.bench"], "load_pair", load)
+    assert bench(*pair, "--gamma", gamma, "-n", "30") == 2
+    assert_one_line(capsys, "enough")
+    assert needed == [1 + len("cabcabca") + 30 + widest]  # <s> before the longest prompt
 
 
 def test_no_figure_is_infinite(pair: list[str], capsys: Output) -> None:

@@ -130,7 +130,8 @@ OUTPUT = [
 EPILOG = """\b
 --gamma, --draft, --temp, --top-p, --rule and --backend take lists (2,4,8) and the numbers ranges
 (1-8, 2-10+4). The verifier alone is always measured. All arms of one sampler take turns on each
-prompt, after a warm-up, from empty caches; auto knows nothing at the beginning of each run.
+prompt, after a warm-up, from empty caches. auto starts each run anew and learns from the clock, as
+specx run does without -s; a seed does not repeat its text.
 speed-up    median over prompts of the median of paired ratios, and its bootstrap interval
 predicted   from the measured cost curve and the measured acceptance by position
 textbook    from alpha alone, as if a pass of any width cost the same
