@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 
 from specx.core.rules import RULES, Block, Rule, decide
 from specx.core.sampling import Distribution, SamplingParams, distribution
-from specx.drafters.base import Outlook
+from specx.drafters.base import ModelDrafter, Outlook
 from specx.drafters.lookup import LookupDrafter
 from specx.schedule import Auto, Costs, Outcome
 from specx.schedule.costs.curve import Curve, Profile
@@ -295,6 +295,8 @@ class Lagging:
     """A drafter of which only the outlook is asked."""
 
     name = kind = "model"
+    free = False
+    prior = ModelDrafter.prior
 
     def outlook(self, tokens: Sequence[int]) -> Outlook:
         """Up to date."""

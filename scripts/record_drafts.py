@@ -15,9 +15,8 @@ from pathlib import Path
 from specx import LoadOptions, Pair, SamplingParams, Settings, Stop, get_backend
 from specx.bench.profiling import encode_prompt
 from specx.bench.suites import suite
-from specx.drafters.base import ModelDrafter
+from specx.drafters.base import POSITIONS, ModelDrafter
 from specx.output import OutputFile
-from specx.schedule.auto import MOST_STEPS
 from specx.schedule.margin import margin_of
 
 GREEDY = Settings(sampling=SamplingParams(temperature=0.0))
@@ -53,7 +52,7 @@ def record(pair: Pair, tokens: list[int], n: int) -> dict[str, list[int] | list[
     verifier.truncate(0)
     start, alone = len(tokens), Pair(verifier)
     alone.prefill(tokens)
-    stop = Stop(verifier.tokenizer, n + MOST_STEPS, ignore_eos=True)
+    stop = Stop(verifier.tokenizer, n + len(POSITIONS), ignore_eos=True)
     for _ in alone.rounds(tokens, GREEDY, stop):
         pass
     (drafter,) = pair.drafters(GREEDY)
@@ -71,7 +70,7 @@ def record(pair: Pair, tokens: list[int], n: int) -> dict[str, list[int] | list[
 def draft(drafter: ModelDrafter, tokens: list[int]) -> tuple[list[int], list[int]]:
     """The most tokens that auto would draft, and the margin of each."""
     model, proposed, margins = drafter.model, list[int](), list[int]()
-    for _ in range(MOST_STEPS):
+    for _ in POSITIONS:
         text = [*tokens, *proposed]
         rows = model.forward(text[model.n_past :], 1)
         drafter.reader.mask(rows)

@@ -16,6 +16,7 @@ from worlds import Stub, World, curve, stairs
 from specx import Pair, SamplingParams, Settings, Stop
 from specx.core.sampling import LogitsReader
 from specx.drafters.base import ModelDrafter, Outlook
+from specx.drafters.lookup import CLASSES, LookupDrafter
 from specx.schedule import Auto, Costs, Outcome
 from specx.schedule.acceptance import Acceptance
 from specx.schedule.costs.curve import Curve, Profile
@@ -504,12 +505,12 @@ class Matching(Stub):
     """A lookup in the midst of a long match."""
 
     def outlook(self, tokens: Sequence[int]) -> Outlook:
-        return Outlook(limit=31, start=20, guess=7)
+        return Outlook(limit=31, classes=CLASSES[20:51], guess=7)
 
 
 def test_a_long_match_is_trusted_once_it_was_seen_to_go_on() -> None:
     """Fifteen tokens of a wrong match would cost as much time as four plain ones."""
-    chosen, drafter, limits = auto(profile("kinder Q4_K_M")), Matching(kind="lookup"), []
+    chosen, drafter, limits = auto(profile("kinder Q4_K_M")), Matching(kind="lookup", free=True, prior=LookupDrafter.prior), []
     for _ in range(40):
         plan = chosen.plan(range(100), [drafter], 10**6)  # type: ignore[list-item]
         limits.append(plan.limit)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from specx.drafters.base import Outlook
+from specx.drafters.base import ModelDrafter, Outlook
 from specx.schedule import Outcome, Schedule
 from specx.schedule.costs.curve import Curve, Profile
 
@@ -38,6 +38,8 @@ class Stub:
     """A drafter of which only its lag is real."""
 
     kind: str = "model"
+    free: bool = False
+    prior: Sequence[float] = ModelDrafter.prior
     n_past: int = 0
     n_ctx: int = 10**9
     name: str = "stub"

@@ -7,6 +7,7 @@ lookup decoding" (Saxena 2023) and llama.cpp's lookup example do the same with s
 from __future__ import annotations
 
 import sys
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -23,7 +24,13 @@ mostly wrong; the longest that matches decides, and of equal ones the most recen
 LONGEST = 48
 """A match is measured up to this many tokens: beyond, it holds no better."""
 MOST_PROPOSALS = 32
+LENGTHS = (3, 4, 6, 8, 12, 16, 24, 32)
+"""The length of match at which each class begins."""
+PRIOR = (0.45, 0.55, 0.65, 0.75, 0.82, 0.87, 0.9, 0.92)
+"""A guess at how often matches of each class go on; every round of a text corrects it."""
 MASKED = "token that the verifier cannot emit"
+CLASSES = [max(0, bisect_right(LENGTHS, length) - 1) for length in range(LONGEST + MOST_PROPOSALS)]
+"""The class by length of match; each accepted proposal makes the match longer by one."""
 
 
 @dataclass(frozen=True)
@@ -108,6 +115,8 @@ class LookupDrafter:
     """
 
     name = kind = "lookup"
+    free = True
+    prior = PRIOR
 
     def __init__(self, masked: Sequence[int] = (), eog_ids: frozenset[int] = frozenset()) -> None:
         self._masked = frozenset(int(token) for token in masked)
@@ -123,7 +132,7 @@ class LookupDrafter:
         return sys.maxsize
 
     def outlook(self, tokens: Sequence[int]) -> Outlook:
-        """How long the match is, and which token it names."""
+        """Which token follows the match, and how long the match is."""
         match = self._index.find(tokens)
         if match is None:
             return Outlook(limit=0, bound="no match")
@@ -131,7 +140,7 @@ class LookupDrafter:
             return Outlook(limit=0, bound=MASKED)
         return Outlook(
             limit=MOST_PROPOSALS,
-            start=match.length,
+            classes=CLASSES[match.length : match.length + MOST_PROPOSALS],
             guess=tokens[match.at],
             bound="longest lookup",
         )

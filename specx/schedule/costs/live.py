@@ -8,13 +8,14 @@ from typing import Literal, TypeAlias
 
 import numpy as np
 
-from specx.drafters.lookup import MOST_PROPOSALS
 from specx.schedule.costs.curve import Curve, Profile
 
 __all__ = ["Costs", "Source"]
 
 Source: TypeAlias = Literal["profile", "table"]
 
+WIDEST = 33
+"""Most tokens in a verifier pass whose cost is tracked, the last emitted token included."""
 CLAMP = math.log(1.25)
 TRUST = {"profile": 1.0, "table": 0.0}
 """Samples of one width that the shape's own word on it is worth."""
@@ -125,7 +126,7 @@ class _Corrected:
 
     def __init__(self, curve: Curve, trust: float, first: int) -> None:
         self._trust, self._first = trust, first
-        widths = range(1, MOST_PROPOSALS + 2)
+        widths = range(1, WIDEST + 1)
         self._log = np.log([curve(width) for width in widths])
         self._error = {1: 0.0}
         self._n: dict[int, int] = {}
