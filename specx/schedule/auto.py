@@ -45,8 +45,8 @@ RICH = 6.0
 """Plain tokens in the bank from which looking back need not become rarer."""
 FADE = 0.985
 """Factor on the weight of old labels per token that was decoded plainly."""
-STALL, STALL_UNSEEN = 1.25, 4.0
-"""Most that a round is charged, over its expected cost: anything above is a stall of the machine.
+LEAST_SPENT, STALL, STALL_UNSEEN = 0.8, 1.25, 4.0
+"""Bounds of what a round is charged, over its expected cost: more is a stall of the machine.
 Where passes of its width were rarely seen, the expected cost may itself be far too low."""
 AUDIT_LEAST, AUDIT_SHARE = 24, 0.005
 """Drafted tokens after which a plain round is due when times are measured, and the share of the
@@ -99,14 +99,11 @@ class Auto:
     costs
         What rounds cost. Unless they are learned from live timings, every choice depends only on
         the text so far, and a seed reproduces it.
-    use_margin
-        Whether to look at the margin between the drafter's two largest logits.
     """
 
-    def __init__(self, costs: Costs, *, use_margin: bool = True) -> None:
+    def __init__(self, costs: Costs) -> None:
         self.costs = costs
         self.bank = Bank()
-        self._use_margin = use_margin
         self._sides: dict[str, _Side] = {}
         self._guesses: list[tuple[_Side, int, int]] = []
         self._plain_probs: deque[float] = deque(maxlen=HINDSIGHT)
@@ -303,11 +300,9 @@ class Auto:
             return more
         if now.probe:
             return False
-        rate = now.rates[k]
-        if self._use_margin:
-            margin = margin_of(logits)
-            now.margins.append(margin)
-            rate = now.side.margin.predict(rate, margin)
+        margin = margin_of(logits)
+        now.margins.append(margin)
+        rate = now.side.margin.predict(now.rates[k], margin)
         if now.price > 0 and not self._worth(now, k, now.step, rate):
             return False
         now.alive *= rate
@@ -379,7 +374,7 @@ class Auto:
         if costs.live and steps + n_proposed:
             seconds = outcome.draft_seconds + outcome.verify_seconds + outcome.core_seconds
             most = STALL if costs.measured(n_proposed + 1) else STALL_UNSEEN
-            spent = min(max(seconds, 0.8 * expected), most * expected)
+            spent = min(max(seconds, LEAST_SPENT * expected), most * expected)
         self.bank.book(outcome.decided, spent / costs.plain)
 
     def _due(self, gain: float) -> bool:
