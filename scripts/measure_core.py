@@ -30,6 +30,7 @@ from specx.core.rules import RULES, Block, Rule, judgements
 from specx.core.sampling import Distribution, SamplingParams, distribution
 from specx.drafters.base import Outlook
 from specx.drafters.lookup import LookupDrafter
+from specx.drafters.model import ModelDrafter
 from specx.schedule import Auto, Costs, Outcome
 from specx.schedule.costs.curve import Curve, Profile
 
@@ -297,6 +298,8 @@ class Lagging:
     """A drafter of which only the outlook is asked."""
 
     name = kind = "model"
+    free = False
+    prior = ModelDrafter.prior
 
     def outlook(self, tokens: Sequence[int]) -> Outlook:
         """Up to date."""

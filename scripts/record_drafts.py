@@ -15,6 +15,7 @@ from pathlib import Path
 from specx import LoadOptions, Pair, SamplingParams, Session, Settings, Stop, get_backend
 from specx.bench.profiling import encode_prompt
 from specx.bench.suites import suite
+from specx.drafters.base import POSITIONS
 from specx.drafters.model import ModelDrafter
 from specx.output import OutputFile
 from specx.schedule.margin import margin_of
@@ -51,7 +52,7 @@ def main() -> None:
 def record(pair: Pair, tokens: list[int], n: int) -> dict[str, list[int] | list[list[int]]]:
     """Drafts at `n` places after a prompt: how many tokens stay, and margins in nats / 100."""
     stays, margins, start = [], [], len(tokens)
-    stop = Stop(pair.verifier.tokenizer, n + MOST_STEPS, ignore_eos=True)
+    stop = Stop(pair.verifier.tokenizer, n + len(POSITIONS), ignore_eos=True)
     with Session(Pair(pair.verifier)) as alone:
         rounds = alone.rounds(tokens, GREEDY, stop)
         for _ in rounds:
@@ -71,7 +72,7 @@ def record(pair: Pair, tokens: list[int], n: int) -> dict[str, list[int] | list[
 def draft(drafter: ModelDrafter, tokens: list[int]) -> tuple[list[int], list[int]]:
     """The most tokens that auto would draft, and the margin of each."""
     model, proposed, margins = drafter.model, list[int](), list[int]()
-    for _ in range(MOST_STEPS):
+    for _ in POSITIONS:
         text = [*tokens, *proposed]
         rows = model.forward(text[model.n_past :], 1)
         drafter.reader.mask(rows)

@@ -11,45 +11,22 @@ from typing import Any
 
 import numpy as np
 import pytest
-from worlds import Stub, World, curve, stairs
+from worlds import EASE, GPU, PAIRS, Q4_K_M, WIDTHS, Stub, World, auto, curve, profile, stairs
 
 from specx import Pair, SamplingParams, Session, Settings, Stop
 from specx.core.sampling import LogitsReader
 from specx.drafters.base import Outlook
+from specx.drafters.lookup import CLASSES, LookupDrafter
 from specx.drafters.model import ModelDrafter
-from specx.schedule import Auto, Costs, Outcome
+from specx.schedule import Costs, Outcome
 from specx.schedule.acceptance import Acceptance
-from specx.schedule.costs.curve import Curve, Profile
+from specx.schedule.costs.curve import Profile
 from specx.schedule.costs.live import Source
 from specx.schedule.margin import Margin
 from specx_backends.toy import CLOCK, Toy, ToyTable
 
-WIDTHS = (1, 2, 3, 4, 5, 6, 8, 9, 12, 16, 24, 32)
-F16 = curve([1, 1.06, 1.08, 1.36, 1.43, 1.6, 1.9, 2.2, 3.1, 3.7, 4.9, 6.6], WIDTHS)
-F16_LATER = curve([1, 1.2, 1.3, 1.33, 1.5, 1.55, 1.9, 1.87, 2.25, 2.6, 3.6, 4.3], WIDTHS)
-Q8_0 = curve([1, 1.4, 2.4, 2.2, 3.0, 2.7, 3.9, 4.4, 5.0, 6.6, 9.8, 12], WIDTHS)
-Q4_K_M = curve([1, 1.8, 2.3, 2.5, 3.6, 3.8, 6.5, 6.7, 8.8, 9.6, 13, 16], WIDTHS)
-KINDER = curve([1, 1.6, 2.0, 2.5, 3.0, 3.75, 4.4, 4.7, 5.2, 5.0, 7.6, 8.8], WIDTHS)
-PAIRS: dict[str, tuple[Curve, float]] = {
-    "F16": (F16, 0.23),
-    "F16, another day": (F16_LATER, 0.2),
-    "Q8_0": (Q8_0, 0.34),
-    "Q4_K_M": (Q4_K_M, 0.57),
-    "kinder Q4_K_M": (KINDER, 0.54),
-    "flat": (curve([1, 1.6], [1, 33]), 0.1),
-    "stairs": (curve(stairs(2, 5, 9, step=0.5)), 0.05),
-    "high stairs": (curve(stairs(2, 5, 9, step=0.9)), 0.03),
-    "steep": (curve(stairs(step=0, ramp=0.5)), 0.1),
-}
-EASE = {"hopeless": -3.0, "poor": -0.5, "mid": 0.8, "good": 2.0, "great": 3.5}
 LONGEST_PARKED = 512
 SPREAD, N, SEEDS = 1.5, 900, 6
-
-
-def profile(name: str, factor: float = 1.0) -> Profile:
-    verifier, step = PAIRS[name]
-    drafter = [step * seconds / Q4_K_M.seconds[0] for seconds in Q4_K_M.seconds]
-    return Profile(verifier=verifier, drafter=curve([factor * s for s in drafter], WIDTHS))
 
 
 def acceptance(ease: float) -> float:
@@ -70,10 +47,6 @@ def fixed_seconds(costs: Profile, rate: float, gamma: int) -> float:
 
 def best_fixed(costs: Profile, rate: float) -> float:
     return min(fixed_seconds(costs, rate, gamma) for gamma in range(17))
-
-
-def auto(costs: Profile, source: Source = "profile", *, live: bool = False, **more: Any) -> Auto:
-    return Auto(Costs(costs, source, live=live), **more)
 
 
 @pytest.mark.parametrize("ease", EASE)
@@ -260,9 +233,6 @@ def test_costs_are_learnt_from_a_wrong_table() -> None:
     assert done.reasons[:3] == ["audit"] * 3  # T(1) is measured first
 
 
-GPU = Profile(verifier=curve([1, 1.2, 1.6], [1, 9, 33]), drafter=curve([0.25]))
-
-
 @pytest.mark.parametrize("source", ["profile", "table"])
 @pytest.mark.parametrize("told", ["flat", "steep", "gpu"])
 def test_wrong_costs_are_put_right_for_good(told: str, source: Source) -> None:
@@ -335,13 +305,12 @@ def test_a_margin_that_misleads_does_no_harm(feature: str) -> None:
     assert np.mean(taken) / best_fixed(costs, acceptance(1.0)) - 1 < 0.03
 
 
-def test_the_margin_earns_its_place() -> None:
+def test_the_margin_earns_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
     costs = profile("flat")
     worlds = [World(costs, lambda n: 1.0, 2.5, seed=seed) for seed in range(SEEDS)]
-    with_, without = (
-        np.mean([world.run(auto(costs, use_margin=use), N).seconds(200) for world in worlds])
-        for use in (True, False)
-    )
+    with_ = np.mean([world.run(auto(costs), N).seconds(200) for world in worlds])
+    monkeypatch.setattr(Margin, "predict", lambda self, rate, margin: rate)
+    without = np.mean([world.run(auto(costs), N).seconds(200) for world in worlds])
     assert with_ < 0.97 * without
 
 
@@ -505,12 +474,16 @@ class Matching(Stub):
     """A lookup in the midst of a long match."""
 
     def outlook(self, tokens: Sequence[int]) -> Outlook:
-        return Outlook(limit=31, start=20, guess=7)
+        return Outlook(limit=31, classes=CLASSES[20:51], guess=7)
 
 
 def test_a_long_match_is_trusted_once_it_was_seen_to_go_on() -> None:
     """Fifteen tokens of a wrong match would cost as much time as four plain ones."""
-    chosen, drafter, limits = auto(profile("kinder Q4_K_M")), Matching(kind="lookup"), []
+    chosen, drafter, limits = (
+        auto(profile("kinder Q4_K_M")),
+        Matching(kind="lookup", free=True, prior=LookupDrafter.prior),
+        [],
+    )
     for _ in range(40):
         plan = chosen.plan(range(100), [drafter], 10**6)  # type: ignore[list-item]
         limits.append(plan.limit)

@@ -13,8 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from test_auto import auto, profile
-from worlds import Recorded, curve
+from worlds import Recorded, auto, curve, profile
 
 from specx.schedule import Fixed
 from specx.schedule.costs.curve import Profile

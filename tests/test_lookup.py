@@ -72,10 +72,20 @@ def test_a_text_without_a_match_says_so() -> None:
     assert LookupDrafter().outlook([1, 2, 3, 4]) == Outlook(limit=0, bound="no match")
 
 
-def test_the_outlook_names_the_first_token_and_the_length_of_the_match() -> None:
+def test_the_outlook_names_the_first_token_and_classes_proposals_by_length_of_match() -> None:
     text = [9, *range(20), 8, *range(20)]
     outlook = LookupDrafter().outlook(text)
-    assert (outlook.guess, outlook.start, outlook.limit) == (8, 20, MOST_PROPOSALS)
+    assert (outlook.guess, outlook.limit) == (8, MOST_PROPOSALS)
+    # A match of 20, 21, ... tokens: the classes begin at 16, 24 and 32.
+    assert [*outlook.classes] == [5] * 4 + [6] * 8 + [7] * 20
+
+
+def test_every_match_falls_into_a_class_of_its_own_length() -> None:
+    assert len(lookup.PRIOR) == len(lookup.LENGTHS)
+    assert len(lookup.CLASSES) == lookup.LONGEST + MOST_PROPOSALS
+    for length, place in enumerate(lookup.CLASSES):
+        assert length >= lookup.LENGTHS[place] or length < LEAST
+        assert place == len(lookup.PRIOR) - 1 or length < lookup.LENGTHS[place + 1]
 
 
 @pytest.mark.parametrize("seed", range(5))

@@ -12,7 +12,19 @@ from numpy.typing import NDArray
 from specx.core.sampling import Distribution, SamplingParams
 from specx.runtime.backend import LogitsBackend
 
-__all__ = ["Draft", "Drafter", "DrafterFactory", "GoOn", "Models", "Outlook", "TextSettings"]
+__all__ = [
+    "POSITIONS",
+    "Draft",
+    "Drafter",
+    "DrafterFactory",
+    "GoOn",
+    "Models",
+    "Outlook",
+    "TextSettings",
+]
+
+POSITIONS = range(16)
+"""The classes of a drafter whose acceptance depends on a token's position in the draft."""
 
 GoOn: TypeAlias = "Callable[[int, NDArray[np.float32] | None], bool]"
 """Asked after k draws whether to go on: with None before the drafter's next step is paid for, then
@@ -45,10 +57,12 @@ class Outlook:
     """Most tokens that could be proposed."""
     lag: int = 0
     """Tokens of the text that must be fed before the last one."""
-    start: int = 0
-    """How long the drafter has been right: its match's length; 0 where it matches nothing."""
+    classes: Sequence[int] = POSITIONS
+    """The class of each proposal, an index into `Drafter.prior`: tokens of one class are expected
+    to be accepted equally often. `--gamma auto` proposes no more tokens than are classed here."""
     guess: int | None = None
-    """The first token, where that is known."""
+    """The first proposal, if it is known before the draft. The text then shows whether it would
+    have been right, so that nothing has to be proposed to find out."""
     bound: str = "no room"
     """What allows no more than `limit`."""
 
@@ -83,6 +97,15 @@ class Drafter(Protocol):
     name: str
     kind: str
     """What it is called on the command line: ``model`` or ``lookup``."""
+    free: bool
+    """Whether its proposals cost no time; if not, each costs a step of the draft model."""
+
+    @property
+    def prior(self) -> Sequence[float]:
+        """By class, the acceptance rate to assume before any proposal has been tested.
+
+        Of a token given that all before it in the draft were accepted; see `Outlook.classes`.
+        """
 
     @property
     def n_past(self) -> int:

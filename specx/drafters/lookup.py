@@ -1,12 +1,13 @@
 """A drafter without a model: the text so far is its own draft.
 
-What is copied (code to be changed, a passage to be quoted) goes on as it went on before. "Prompt
-lookup decoding" (Saxena 2023) and llama.cpp's lookup example do the same with shorter matches.
+Copied text (code being edited, a passage being quoted) continues as it did before. "Prompt lookup
+decoding" (Saxena 2023) and llama.cpp's lookup example do the same with shorter matches.
 """
 
 from __future__ import annotations
 
 import sys
+from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -18,12 +19,18 @@ from specx.drafters.base import Draft, Drafter, GoOn, Models, Outlook, TextSetti
 __all__ = ["MOST_PROPOSALS", "LookupDrafter", "LookupIndex", "Match", "factory"]
 
 SIZES = (24, 12, 6, 3)
-"""Lengths of the runs that are indexed. A shorter run than the last proposes more often, and is
-mostly wrong; the longest that matches decides, and of equal ones the most recent."""
+"""Lengths of the indexed runs. A run shorter than the last would propose more often, and mostly be
+wrong. The longest match decides, and of equal ones the most recent."""
 LONGEST = 48
-"""A match is measured up to this many tokens: beyond, it holds no better."""
+"""Matches are measured up to this many tokens; longer ones hold no better."""
 MOST_PROPOSALS = 32
+LENGTHS = (3, 4, 6, 8, 12, 16, 24, 32)
+"""The length of match at which each class begins."""
+PRIOR = (0.45, 0.55, 0.65, 0.75, 0.82, 0.87, 0.9, 0.92)
+"""A guess at how often matches of each class go on; every round of a text corrects it."""
 MASKED = "token that the verifier cannot emit"
+CLASSES = [max(0, bisect_right(LENGTHS, length) - 1) for length in range(LONGEST + MOST_PROPOSALS)]
+"""The class by length of match; each accepted proposal makes the match longer by one."""
 
 
 @dataclass(frozen=True)
@@ -35,11 +42,11 @@ class Match:
 
 
 class LookupIndex:
-    """Where each run of tokens last went on; a token costs the same however long the text is."""
+    """Where each run of tokens last occurred; the cost per token does not grow with the text."""
 
     def __init__(self) -> None:
         self.n_tokens = 0
-        """Tokens of the text that were read."""
+        """Tokens of the text read so far."""
         self._places: list[tuple[int, dict[int, int]]] = [(size, {}) for size in SIZES]
         self._found: Match | None = None
         self._last = -1
@@ -53,8 +60,8 @@ class LookupIndex:
     def find(self, tokens: Sequence[int]) -> Match | None:
         """Read what is new in `tokens`, and find the longest indexed run that ends them.
 
-        Of several places where it stood before, the most recent. A text only grows; one that did
-        not is read again.
+        Of several earlier occurrences, the most recent. A text that did not merely grow is read
+        again.
         """
         end = len(tokens)
         if end == self.n_tokens and tokens[-1] == self._last:
@@ -69,7 +76,7 @@ class LookupIndex:
         return self._found
 
     def _search(self, tokens: Sequence[int]) -> Match | None:
-        """The match, looked up in the same step that leaves this place for later ones."""
+        """The match, found in the same step that records this place for later ones."""
         end, found = len(tokens), None
         for size, places in self._places:
             if size > end:
@@ -96,7 +103,7 @@ def _common(tokens: Sequence[int], at: int) -> int:
 
 
 class LookupDrafter:
-    """Proposes how the text went on where its last tokens stood before.
+    """Proposes what followed the last occurrence of the text's most recent tokens.
 
     Parameters
     ----------
@@ -108,6 +115,8 @@ class LookupDrafter:
     """
 
     name = kind = "lookup"
+    free = True
+    prior = PRIOR
 
     def __init__(self, masked: Sequence[int] = (), eog_ids: frozenset[int] = frozenset()) -> None:
         self._masked = frozenset(int(token) for token in masked)
@@ -129,7 +138,7 @@ class LookupDrafter:
         return sys.maxsize
 
     def outlook(self, tokens: Sequence[int]) -> Outlook:
-        """How long the match is, and which token it names."""
+        """Which token follows the match, and how long the match is."""
         match = self._index.find(tokens)
         if match is None:
             return Outlook(limit=0, bound="no match")
@@ -137,7 +146,7 @@ class LookupDrafter:
             return Outlook(limit=0, bound=MASKED)
         return Outlook(
             limit=MOST_PROPOSALS,
-            start=match.length,
+            classes=CLASSES[match.length : match.length + MOST_PROPOSALS],
             guess=tokens[match.at],
             bound="longest lookup",
         )
@@ -150,10 +159,10 @@ class LookupDrafter:
         go_on: GoOn | None = None,
         hindsight: int = 0,
     ) -> Draft:
-        """At most `limit` tokens, each with all of Q on it.
+        """At most `limit` tokens, each with probability 1.
 
-        `go_on` is not asked: nothing becomes known on the way that was not known before. There is
-        nothing to look back at: a lookup never lags.
+        `go_on` is not asked, since a lookup learns nothing on the way; and it never lags, so there
+        is nothing to look back at.
         """
         match = self._index.find(tokens)
         if match is None:
@@ -163,15 +172,15 @@ class LookupDrafter:
         return Draft(ids, certain, ended=ended)
 
     def truncate(self, n_past: int) -> None:
-        """Forget the text if part of what was indexed goes; it is read again when next needed."""
+        """Forget the whole text if part of the index goes; it is read again when next needed."""
         if n_past < self._index.n_tokens:
             self._index.clear()
 
     def restart(self, n_past: int) -> None:
-        """Nothing: a lookup lags behind nothing."""
+        """Nothing: a lookup never lags."""
 
     def _continuation(self, tokens: Sequence[int], at: int, limit: int) -> tuple[list[int], str]:
-        """What followed `at`, and why it ended early; at the text's end it goes on with itself."""
+        """What followed `at`, and why it ended early; past the text's end it continues itself."""
         ids: list[int] = []
         for place in range(at, at + limit):
             token = tokens[place] if place < len(tokens) else ids[place - len(tokens)]

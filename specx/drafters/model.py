@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specx.core.sampling import Distribution, LogitsReader, SamplingParams
-from specx.drafters.base import Draft, Drafter, GoOn, Models, Outlook, TextSettings
+from specx.drafters.base import POSITIONS, Draft, Drafter, GoOn, Models, Outlook, TextSettings
 from specx.errors import UsageError
 from specx.runtime.backend import LogitsBackend
 from specx.runtime.prefill import prefill
@@ -33,6 +33,8 @@ class ModelDrafter:
     """
 
     kind = "model"
+    free = False
+    prior = (0.75,) * len(POSITIONS)
 
     def __init__(
         self, model: LogitsBackend, reader: LogitsReader, eog_ids: frozenset[int] = frozenset()

@@ -1,7 +1,7 @@
 """How many tokens to propose, by whom: decided each round from what is known before the draw."""
 
 from specx.schedule.auto import Auto
-from specx.schedule.base import Fixed, Outcome, Plan, Schedule
+from specx.schedule.base import Decision, Fixed, Outcome, Schedule
 from specx.schedule.costs.live import Costs
 from specx.schedule.costs.table import table_profile
 from specx.schedule.early import EarlyStop
@@ -10,10 +10,10 @@ from specx.schedule.replay import Replay, Step, Traced, read_steps, write_step
 __all__ = [
     "Auto",
     "Costs",
+    "Decision",
     "EarlyStop",
     "Fixed",
     "Outcome",
-    "Plan",
     "Replay",
     "Schedule",
     "Step",

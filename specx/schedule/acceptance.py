@@ -1,4 +1,4 @@
-"""How likely drafted tokens are to stay: discounted sums of soft labels."""
+"""Acceptance rates of drafted tokens, from discounted sums of soft labels."""
 
 from __future__ import annotations
 
@@ -8,29 +8,29 @@ from collections.abc import Sequence
 __all__ = ["Acceptance", "logit", "sigmoid"]
 
 RATE = 0.02
-"""How fast the past is forgotten: a full label leaves 1 - RATE of what was known."""
+"""How fast the past is forgotten: a label of weight 1 leaves 1 - RATE of what was known."""
 WEIGHT = 3.0
-"""Labels that the prior is worth."""
+"""Labels that the prior counts as."""
 FADES = 8.0
-"""Labels that halve it."""
+"""Labels after which the prior's weight is halved."""
 SUREST = 0.995
 MOST_HOPED = 0.97
-"""Acceptance to hope for before it was seen: what pays only above it is not worth a search."""
+"""Highest rate to hope for unseen: what pays only above it is not worth a search."""
 CAUTION = 1.5
-"""Standard errors by which a rate is lowered where waiting teaches as much as trying."""
+"""Standard errors subtracted from a rate where waiting teaches as much as trying."""
 
 
 class Acceptance:
-    """Chance that a drafted token stays, given that all before it in the draft did; by class.
+    """The rate at which tokens are accepted given that all before them in the draft were, by class.
 
-    A class is the token's position in the draft or, for a lookup, how long its match is. A class
-    with few labels follows what was seen of those before it: they differ less from each other than
-    from one text to the next.
+    The drafter says which class a token belongs to: its position in the draft, or the length of a
+    match. A class with few labels follows the classes before it, since classes of one text differ
+    less than texts do.
 
     Parameters
     ----------
     prior
-        What to think of each class before anything was seen.
+        The rate of each class before any label.
     """
 
     def __init__(self, prior: Sequence[float]) -> None:
@@ -41,13 +41,13 @@ class Acceptance:
         self._known: list[float] = []
 
     def rates(self) -> list[float]:
-        """The chance by class."""
+        """The rate by class."""
         if self._rates is None:
             self._rates, self._known = self._estimate()
         return self._rates
 
     def hopeful_rates(self) -> list[float]:
-        """The chance by class, two standard errors higher: the less was seen, the higher."""
+        """The rate by class plus two standard errors: the fewer the labels, the higher."""
         hopes = []
         for rate, known in zip(self.rates(), self._known, strict=True):
             hope = rate + 2 * math.sqrt(rate * (1 - rate) / known)
@@ -55,7 +55,7 @@ class Acceptance:
         return hopes
 
     def cautious_rates(self) -> list[float]:
-        """The chance by class, lower by what is not known of it."""
+        """The rate by class minus some standard errors: the fewer the labels, the lower."""
         return [
             max(rate - CAUTION * math.sqrt(rate * (1 - rate) / known), 0.0)
             for rate, known in zip(self.rates(), self._known, strict=True)
@@ -64,8 +64,8 @@ class Acceptance:
     def learn(self, classes: Sequence[int], survival: Sequence[float]) -> None:
         """Take in a verified draft: the class of each token, and `Rule.survival` of it.
 
-        a_i = E[s_i] / E[s_(i-1)], so each token's label weighs as much as its place was likely to
-        be reached; a rejection earlier in the draft hides nothing.
+        a_i = E[s_i] / E[s_(i-1)], so each label is weighted by the probability that its position
+        was reached; an earlier rejection hides nothing.
         """
         before = 1.0
         for place, after in zip(classes, survival, strict=True):
@@ -73,14 +73,14 @@ class Acceptance:
             before = after
 
     def label(self, place: int, stayed: float, weight: float = 1.0) -> None:
-        """Take in one label, `stayed` of `weight`."""
+        """Take in one label: of `weight` tokens, `stayed` were accepted."""
         keep = 1 - RATE * weight
         self._stayed[place] = keep * self._stayed[place] + stayed
         self._seen[place] = keep * self._seen[place] + weight
         self._rates = None
 
     def age(self, keep: float) -> None:
-        """Trust what was seen so far only by the factor `keep`."""
+        """Multiply the weight of all labels so far by `keep`."""
         self._stayed = [keep * stayed for stayed in self._stayed]
         self._seen = [keep * seen for seen in self._seen]
         self._rates = None
@@ -88,7 +88,7 @@ class Acceptance:
     def _estimate(self) -> tuple[list[float], list[float]]:
         """Rates, and how many labels stand behind each."""
         rates, known = [], []
-        # The prior itself fades: at .95, what is left of a belief in .7 would cost whole stairs.
+        # The prior fades: at a true rate of .95, a remainder of .7 would misjudge whole stairs.
         shifts, total = 0.0, WEIGHT / (1 + sum(self._seen) / FADES)
         for prior, stayed, seen in zip(self._prior, self._stayed, self._seen, strict=True):
             expected = sigmoid(prior + shifts / total)

@@ -1,7 +1,7 @@
-"""Early stop: the draft ends where the drafter is unsure, before the token in doubt is drawn.
+"""Early stop: a draft ends where the drafter is unsure, before the token in doubt is drawn.
 
-Both tests look at the softmax of the drafter's logits at temperature 1, before temperature and
-filters: at temperature 0 the filtered distribution is always certain.
+Both tests look at the softmax of the drafter's logits before temperature and filters, since at
+temperature 0 every draw is certain and tells nothing.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from numpy.typing import NDArray
 from specx.core.logits import best_probability, normalised_entropy
 from specx.drafters.base import Drafter
 from specx.errors import UsageError
-from specx.schedule.base import Outcome, Plan, Schedule
+from specx.schedule.base import Decision, Outcome, Schedule
 
 __all__ = ["EarlyStop"]
 
 
 class EarlyStop:
-    """Another schedule, and a draft ends early where the drafter is unsure.
+    """Another schedule, whose drafts also end where the drafter is unsure.
 
     Parameters
     ----------
@@ -30,8 +30,8 @@ class EarlyStop:
     entropy
         Stop before the draw when entropy / ln(n_vocab) exceeds this; one token is always proposed.
     p_min
-        Stop before the draw when the best probability is under this, before the first one too.
-        llama.cpp compares the drawn token's, which is exact for its greedy drafts only.
+        Stop before the draw when the best probability is under this, even before the first draw.
+        llama.cpp compares the drawn token's probability, which is exact only for greedy drafts.
     """
 
     def __init__(
@@ -44,9 +44,12 @@ class EarlyStop:
         self.costs = schedule.costs
         self._entropy, self._p_min = entropy, p_min
 
-    def plan(self, tokens: Sequence[int], drafters: Sequence[Drafter], room: int) -> Plan:
-        plan = self.inner.plan(tokens, drafters, room)
-        return replace(plan, reason=f"{plan.reason}, with early stop")
+    def begin(self) -> None:
+        self.inner.begin()
+
+    def plan(self, tokens: Sequence[int], drafters: Sequence[Drafter], room: int) -> Decision:
+        decision = self.inner.plan(tokens, drafters, room)
+        return replace(decision, reason=f"{decision.reason}, with early stop")
 
     def go_on(self, k: int, logits: NDArray[np.float32] | None) -> bool:
         return self.inner.go_on(k, logits) and (logits is None or self._sure(k, logits))

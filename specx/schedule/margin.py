@@ -1,4 +1,4 @@
-"""What the drafter's own sureness adds: the margin between its two largest logits."""
+"""The drafter's confidence as a predictor: the margin between its two largest logits."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ STEP = 0.15
 CLIP = 2.5
 FORGET = 0.98
 TRUST_FROM = 8.0
-"""Labels before it can be told whether the feature is to be trusted."""
+"""Labels needed to tell whether the margin can be trusted."""
 SLOPE, BIAS = 0.5, 0.3
 MEAN, SD = 1.5, 0.8
 WEIGHT = 8.0
-"""What to think of margins before any was seen: a slope and a bias that are a fifth of what fits
-real pairs at temperature 0, and the mean and deviation of ln(1 + margin), worth so many labels."""
+"""Assumed before any label: a fifth of the slope and bias that fit real pairs at temperature 0,
+and the mean and standard deviation of ln(1 + margin), which count as `WEIGHT` labels."""
 ERRORS = (1.0, 1.1)
-"""Brier scores before any was seen, with the margin and without: a little trust, soon lost."""
+"""Brier scores before any label, with the margin and without: a little trust, soon lost."""
 
 
 class Margin:
-    """Moves a position's mean acceptance by the margin; trusted only while that predicts better.
+    """Adjusts a position's acceptance rate by the margin, as long as that predicts better.
 
-    An online logistic regression, its offset the mean's logit. Its Brier score and the mean's, over
-    the same labels, decide which of the two is used.
+    An online logistic regression with the rate's logit as its offset. Its Brier score and that of
+    the rate alone, over the same labels, decide which of the two is used.
     """
 
     def __init__(self) -> None:
@@ -41,16 +41,16 @@ class Margin:
 
     @property
     def trusted(self) -> bool:
-        """Whether it predicts better than the mean."""
+        """Whether it predicts better than the rate alone."""
         with_margin, without = self._errors
         return self._seen >= TRUST_FROM and with_margin < 0.97 * without
 
     def predict(self, rate: float, margin: float) -> float:
-        """Chance that the token stays: the mean `rate`, or better."""
+        """The probability that a token is accepted: adjusted by `margin` if that is trusted."""
         return self._moved(rate, margin) if self.trusted else rate
 
     def learn(self, rate: float, margin: float, stayed: float, weight: float) -> None:
-        """Take in a verified position: its mean, its margin, and its label of some weight."""
+        """Take in a verified position: its rate, its margin, and its label of some weight."""
         if weight <= 0:
             return
         guess = self._moved(rate, margin)
@@ -61,7 +61,7 @@ class Margin:
         self._observe(margin)
 
     def age(self, keep: float) -> None:
-        """Trust what was seen so far only by the factor `keep`."""
+        """Multiply the weight of all labels so far by `keep`."""
         self._errors = [keep * error for error in self._errors]
         self._seen *= keep
 

@@ -1,4 +1,4 @@
-"""A run's choices written down, and repeated: `--gamma-trace` and `--gamma-replay`."""
+"""Records a run's choices and repeats them: `--gamma-trace` and `--gamma-replay`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from specx.codec import Count, Gamma, convert, lines_of, parse, refuse, to_json
 from specx.drafters.base import Drafter
 from specx.errors import UsageError
-from specx.schedule.base import Outcome, Plan, Schedule, most_proposals
+from specx.schedule.base import Decision, Outcome, Schedule, most_proposals
 
 __all__ = ["Replay", "Step", "Traced", "read_steps", "write_step"]
 
@@ -21,46 +21,51 @@ REMEDY = "specx run --gamma-trace FILE writes one"
 
 @dataclass(frozen=True, kw_only=True)
 class Step:
-    """One round's choice."""
+    """The choice made in one round."""
 
     length: Count
-    """Tokens of the text when the round began."""
+    """Tokens in the text when the round began."""
     drafter: str
     gamma: Gamma
     """Tokens proposed."""
     reason: str = ""
     restarted: Count | None = None
-    """Where the drafter began to read anew, if it did."""
+    """The position from which the drafter read the text anew, if it did."""
 
 
 class Traced:
-    """Another schedule; what it chose in each round is reported."""
+    """Another schedule, each of whose choices is reported."""
 
     def __init__(self, schedule: Schedule, report: Callable[[Step], None]) -> None:
         self.inner = schedule
         self.costs = schedule.costs
         self._report = report
         self._length = 0
-        self._plan: Plan | None = None
+        self._decision: Decision | None = None
 
-    def plan(self, tokens: Sequence[int], drafters: Sequence[Drafter], room: int) -> Plan:
-        self._length, self._plan = len(tokens), self.inner.plan(tokens, drafters, room)
-        return self._plan
+    def begin(self) -> None:
+        self._decision = None
+        self.inner.begin()
+
+    def plan(self, tokens: Sequence[int], drafters: Sequence[Drafter], room: int) -> Decision:
+        self._length = len(tokens)
+        self._decision = self.inner.plan(tokens, drafters, room)
+        return self._decision
 
     def go_on(self, k: int, logits: NDArray[np.float32] | None) -> bool:
         return self.inner.go_on(k, logits)
 
     def learn(self, outcome: Outcome) -> None:
         self.inner.learn(outcome)
-        plan = self._plan
-        if plan is not None:
+        decision = self._decision
+        if decision is not None:
             self._report(
                 Step(
                     length=self._length,
-                    drafter=plan.drafter.kind,
+                    drafter=decision.drafter.kind,
                     gamma=len(outcome.survival),
-                    reason=plan.reason,
-                    restarted=plan.restarted,
+                    reason=decision.reason,
+                    restarted=decision.restarted,
                 )
             )
 
@@ -68,17 +73,20 @@ class Traced:
 class Replay:
     """Repeats the choices of another run of the same models, prompt, sampling and seed.
 
-    After the last of them it decodes plainly.
+    After the last of them it decodes plainly. A trace of several texts holds their steps in order.
     """
 
     def __init__(self, steps: Sequence[Step]) -> None:
         self._steps = iter(steps)
         self.costs = None
 
-    def plan(self, tokens: Sequence[int], drafters: Sequence[Drafter], room: int) -> Plan:
+    def begin(self) -> None:
+        """Nothing to forget: the next step is the new text's first."""
+
+    def plan(self, tokens: Sequence[int], drafters: Sequence[Drafter], room: int) -> Decision:
         step = next(self._steps, None)
         if step is None:
-            return Plan(drafters[0], 0, "trace ended")
+            return Decision(drafters[0], 0, "trace ended")
         if step.length != len(tokens):
             raise UsageError(
                 f"the replayed trace has a round at {step.length} tokens where this run has "
@@ -100,13 +108,13 @@ class Replay:
                 f"can draft {most_proposals(outlook, room)} ({outlook.bound}); replay with the "
                 "models, context sizes, prompt, sampling and seed of its run"
             )
-        return Plan(drafter, limit, f"replayed: {step.reason}", restarted=step.restarted)
+        return Decision(drafter, limit, f"replayed: {step.reason}", restarted=step.restarted)
 
     def go_on(self, k: int, logits: NDArray[np.float32] | None) -> bool:
         return True
 
     def learn(self, outcome: Outcome) -> None:
-        """Nothing: all is decided."""
+        """Nothing to learn."""
 
 
 def _named(name: str, drafters: Sequence[Drafter]) -> Drafter:

@@ -1,7 +1,7 @@
-"""Which number of proposals is worth its cost: pure functions of rates and costs.
+"""How many proposals are worth their cost: pure functions of rates and costs.
 
-Both look at every length, not one step ahead: T(k) is a staircase, on which the next token may not
-be worth a new stair while four more are.
+They consider every length rather than one step ahead: T(k) is a staircase, on which one more token
+may not be worth a new stair while four more are.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ __all__ = ["Choice", "Trial", "best_choice", "cheapest_trial", "worth_more"]
 
 @dataclass(frozen=True)
 class Choice:
-    """A number of proposals and what it is expected to bring."""
+    """A number of proposals and its expected gain."""
 
     k: int
     rate: float
-    """Tokens a second."""
+    """Tokens per second."""
     tokens: float = 1.0
     """E_k = 1 + sum of survivals."""
 
@@ -31,13 +31,13 @@ def best_choice(
     Parameters
     ----------
     rates
-        Acceptance by position, given all before it accepted.
+        Acceptance rate by position, given that all before it were accepted.
     costs
         C_0, C_1, ...: at least one more than `rates`.
     full
-        Seconds that a full acceptance costs: the drafter is then fed two tokens at first.
+        Seconds that a full acceptance costs: the drafter's next step is then fed two tokens.
     extra
-        Seconds that come on top whatever k is.
+        Seconds added whatever k is.
     """
     best, alive, tokens = Choice(0, 0.0), 1.0, 1.0
     for k, rate in enumerate(rates, 1):
@@ -51,15 +51,15 @@ def best_choice(
 
 @dataclass(frozen=True)
 class Trial:
-    """A number of proposals tried for what they teach."""
+    """A number of proposals made for the sake of their labels."""
 
     k: int
     loss: float
-    """Plain tokens that could have been had in the time, less those expected."""
+    """Tokens that plain decoding would give in the time, minus those expected."""
 
 
 def cheapest_trial(rates: Sequence[float], costs: Sequence[float]) -> Trial:
-    """The k >= 1 that loses least for each label: place i is judged if it is reached, s_(i-1)."""
+    """The k >= 1 with the smallest loss per label; position i gives one if reached, s_(i-1)."""
     best, least = Trial(0, 0.0), float("inf")
     alive, tokens, labels = 1.0, 1.0, 0.0
     for k, rate in enumerate(rates, 1):
@@ -81,24 +81,24 @@ def worth_more(
     full: float = 0.0,
     paid: float = 0.0,
 ) -> bool:
-    """Whether some longer draft is worth more than what it adds to the cost.
+    """Whether some longer draft is worth more than it adds to the cost.
 
     max over j > k of sum_(i=k+1..j) s_i - price (C_j - C_k + (s_j - s_k) full - paid) > 0.
 
     Parameters
     ----------
     alive
-        s_k: the chance that all tokens drawn so far stay.
+        s_k: the probability that all tokens drawn so far are accepted.
     rates
-        Acceptance of the positions from k + 1 on.
+        Acceptance rates of the positions from k + 1 on.
     costs
         C_k, C_(k+1), ...
     price
-        Tokens a second that could be had elsewhere.
+        Tokens per second that could be had otherwise.
     full
         As for `best_choice`.
     paid
-        Seconds of C_(k+1) that are spent already, whatever is decided.
+        Seconds of C_(k+1) already spent, whatever is decided.
     """
     gained, spent = 0.0, costs[0] + alive * full + paid
     for rate, cost in zip(rates, costs[1:], strict=False):

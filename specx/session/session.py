@@ -335,6 +335,7 @@ class Session:
         for drafter in generation.drafters:
             drafter.begin(text)
         generation.schedule = chosen(self._schedule(settings, live))
+        generation.schedule.begin()
 
     def _schedule(self, settings: Settings, live: bool) -> Schedule:
         gamma = settings.gamma

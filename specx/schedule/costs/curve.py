@@ -1,8 +1,8 @@
-"""What a pass costs by its width, and the speed-up that follows from it.
+"""The cost of a pass by its width, and the speed-up that follows from it.
 
-A verifier's T(k), its time for k new tokens, is a staircase: kernels work in tiles. It differs by
-an order between formats of one model and decides whether speculation pays. The textbook formula
-(Leviathan et al. 2023, arXiv 2211.17192, theorem 3.8) takes it to be flat.
+A verifier's T(k), its time for k new tokens, is a staircase, because kernels work in tiles. It
+differs tenfold between formats of one model, and decides whether speculation pays. The textbook
+formula (Leviathan et al. 2023, arXiv 2211.17192, theorem 3.8) assumes that it is flat.
 """
 
 from __future__ import annotations
@@ -43,14 +43,14 @@ REMEDY = "specx bench --curve -o FILE.json writes a profile"
 
 Width: TypeAlias = Annotated[int, Meta(ge=1, le=2**20)]
 Cost: TypeAlias = Annotated[float, Meta(ge=1e-12, le=1e12)]
-"""Seconds of a pass: of a size that ratios of two are finite, and not 0."""
+"""Seconds of a pass, bounded so that the ratio of two is finite and not 0."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Curve:
     """Seconds that a model takes for k new tokens on its cache; call it with k.
 
-    Between measured widths it is linear; beyond the last one the cost a token stays.
+    Linear between measured widths; beyond the last one, the cost per token is constant.
     """
 
     model: str
@@ -62,7 +62,7 @@ class Curve:
     repeats: Count
     widths: tuple[Width, ...]
     seconds: tuple[Cost, ...]
-    """Medians, one a width."""
+    """Medians, one per width."""
     low: tuple[Cost, ...]
     high: tuple[Cost, ...]
     """Quartiles."""
@@ -81,7 +81,7 @@ class Profile:
     verifier: Curve
     drafter: Curve | None = None
     core: float = 0.0
-    """Seconds of the sampling transform a row of logits."""
+    """Seconds of the sampling transform per row of logits."""
 
     def curves(self) -> dict[str, Curve]:
         """By role."""
@@ -105,18 +105,17 @@ def measure_curve(
     model
         Its cache is emptied, and left empty.
     tokens
-        Real text: what goes before the widest pass is the context, the rest is fed.
+        Real text: all but the tokens of the widest pass is the context.
     rows
-        Logits asked for in a pass; all of them by default, as a verifier is asked. A drafter needs
-        one.
+        Rows of logits to request; by default all, as a verifier's passes need. A drafter needs one.
     report
         Called with the number of passes done.
 
     Raises
     ------
     UsageError
-        If there are fewer tokens than the widest pass needs, with one before it, or if no time
-        passes.
+        If there are too few tokens for the widest pass and one before it, or if the clock does not
+        advance.
     """
     widths = sorted(set(widths))
     n_past = len(tokens) - widths[-1]
@@ -137,10 +136,10 @@ def measure_curve(
 
 
 def time_pass(model: LogitsBackend, tokens: Sequence[int], rows: int | None = None) -> float:
-    """Seconds of one pass over `tokens`, which are forgotten again; `rows` as in `measure_curve`.
+    """Seconds of one pass over `tokens`, which are then forgotten; `rows` as in `measure_curve`.
 
-    Where the pass before was of another width, this includes what the runtime spends on the change
-    (0.1 ms in llama.cpp).
+    After a pass of another width this includes the runtime's cost of the change (0.1 ms in
+    llama.cpp).
     """
     n_past = model.n_past
     model.checkpoint()
@@ -152,12 +151,12 @@ def time_pass(model: LogitsBackend, tokens: Sequence[int], rows: int | None = No
 
 
 def curve_of(model: LogitsBackend, n_past: int, samples: Mapping[int, Sequence[float]]) -> Curve:
-    """The curve of seconds sampled by width; every width has as many."""
+    """The curve of seconds sampled by width, equally often for each."""
     widths = sorted(samples)
     quartiles = [np.quantile(samples[width], [0.25, 0.5, 0.75]).tolist() for width in widths]
     low, seconds, high = (tuple(column) for column in zip(*quartiles, strict=True))
     if min(low) <= 0:
-        raise UsageError(f"{model.name} takes no time that its clock shows; there is no speed then")
+        raise UsageError(f"{model.name}: the clock did not advance, so no speed can be computed")
     about = model.describe()
     return Curve(
         model=model.name,
@@ -174,12 +173,12 @@ def curve_of(model: LogitsBackend, n_past: int, samples: Mapping[int, Sequence[f
 
 
 def expected_tokens(acceptance: Sequence[float]) -> float:
-    """Tokens a round, 1 + sum_i prod_{j<=i} a_j, from the acceptance rate at each position."""
+    """Tokens per round, 1 + sum_i prod_{j<=i} a_j, from the acceptance rate at each position."""
     return 1 + float(np.cumprod(acceptance).sum())
 
 
 def uniform_tokens(alpha: float, gamma: int) -> float:
-    """Tokens a round where every position accepts at the rate `alpha`."""
+    """Tokens per round where every position accepts at the rate `alpha`."""
     return expected_tokens([alpha] * gamma)
 
 
@@ -191,9 +190,10 @@ def round_seconds(
     Parameters
     ----------
     full
-        Share of rounds that follow a full acceptance: the drafter is then fed two tokens at first.
+        Share of rounds that follow a full acceptance: the drafter's first step then takes two
+        tokens.
     core, rollback
-        Seconds a round of the core and of forgetting.
+        Seconds per round of the core and of forgetting.
 
     Notes
     -----
@@ -216,7 +216,7 @@ def predicted_speedup(
     core_plain: float = 0.0,
     rollback: float = 0.0,
 ) -> float:
-    """Speed-up over plain decoding that the measured costs give to `tokens` a round."""
+    """The speed-up over plain decoding that the measured costs give at `tokens` per round."""
     plain = profile.verifier(1) + core_plain
     return tokens * plain / round_seconds(profile, gamma, full=full, core=core, rollback=rollback)
 
@@ -247,7 +247,7 @@ def acceptance_needed(profile: Profile, gamma: int) -> float | None:
         return None
     if uniform_speedup(profile, 0, gamma) >= 1:
         return 0.0
-    from scipy.optimize import brentq  # takes a third of a second, which a run need not wait for
+    from scipy.optimize import brentq  # a third of a second, which a run need not wait for
 
     return float(brentq(lambda alpha: uniform_speedup(profile, alpha, gamma) - 1, 0, 1))
 
@@ -260,19 +260,19 @@ def profile_record(profile: Profile) -> dict[str, Any]:
 
 @dataclass(frozen=True, kw_only=True)
 class ProfileRecord:
-    """A `profile_record` as it is read."""
+    """A `profile_record` as read."""
 
     core: Seconds
     verifier: Curve
     drafter: Curve | None = None
 
     def profile(self, place: str, remedy: str = REMEDY) -> Profile:
-        """The profile, whose curves are sound.
+        """The profile, its curves checked.
 
         Raises
         ------
         UsageError
-            If they are not; `place` begins it.
+            If a curve is not valid; `place` begins the message.
         """
         found = Profile(verifier=self.verifier, drafter=self.drafter, core=self.core)
         for role, curve in found.curves().items():
@@ -298,7 +298,7 @@ def read_profile(path: Path) -> Profile:
 
 
 def profile_from(record: Mapping[str, Any], place: str = "the profile") -> Profile:
-    """The profile that `profile_record` took apart; `place` begins errors."""
+    """The inverse of `profile_record`; `place` begins errors."""
     return convert(record, ProfileRecord, place, REMEDY).profile(place)
 
 

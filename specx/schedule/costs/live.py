@@ -1,4 +1,4 @@
-"""What a round costs: a measured or tabulated shape, corrected by the run's own rounds."""
+"""The cost of a round: a measured or tabulated shape, corrected by the run's own timings."""
 
 from __future__ import annotations
 
@@ -8,22 +8,25 @@ from typing import Literal, TypeAlias
 
 import numpy as np
 
-from specx.drafters.lookup import MOST_PROPOSALS
 from specx.schedule.costs.curve import Curve, Profile
 
 __all__ = ["Costs", "Source"]
 
 Source: TypeAlias = Literal["profile", "table"]
 
+WIDEST = 33
+"""Most tokens in a verifier pass whose cost is tracked, the last emitted token included."""
 CLAMP = math.log(1.25)
 TRUST = {"profile": 1.0, "table": 0.0}
-"""Samples of one width that the shape's own word on it is worth."""
+"""Samples of one width that the shape counts as."""
 FIRST = 3
-"""Samples of a width before its outliers can be told."""
+"""Samples of a width needed to recognise its outliers."""
 PACE, SLOW = 0.1, 0.02
-"""How much of what is off changes the pace, and at least the error of its width."""
+"""Shares of a deviation that go into the pace and, at least, into the error of its width."""
 MOST = 12.0
+"""Most samples that the drafter's scale averages over."""
 FADE = 0.01
+"""How fast a width seen too rarely returns to the prior while nothing is drafted."""
 
 
 class Costs:
@@ -32,16 +35,16 @@ class Costs:
     Parameters
     ----------
     profile
-        The shape; in any unit of time if its source is a table.
+        The shape; a table's may be in any unit of time.
     source
-        How much to trust it.
+        Where the shape comes from, which says how far to trust it.
     live
         Whether to correct it by measured times.
     """
 
     def __init__(self, profile: Profile, source: Source, *, live: bool) -> None:
         self.source, self.live = source, live
-        # What a profile says is doubted from the first sample on: that may be a stall.
+        # A profile is trusted over the first samples, which may be stalls.
         first = 0 if source == "profile" else FIRST
         self._verify = _Corrected(profile.verifier, TRUST[source], first)
         self._step = None if profile.drafter is None else _Scaled(profile.drafter, first)
@@ -50,7 +53,7 @@ class Costs:
 
     @property
     def plain(self) -> float:
-        """C_0: a token of plain decoding."""
+        """C_0: seconds per token of plain decoding."""
         return self.rounds(free=True)[0]
 
     @property
@@ -59,11 +62,11 @@ class Costs:
         return not self.live or self._verify.n(1) > 0
 
     def measured(self, width: int) -> bool:
-        """Whether passes of that width were seen often enough to tell a stall."""
+        """Whether passes of that width were seen often enough to recognise a stall."""
         return self._verify.n(width) >= FIRST
 
     def rounds(self, *, free: bool) -> list[float]:
-        """C_k for k = 0, 1, ...; `free` where proposals cost nothing (a lookup's).
+        """C_k for k = 0, 1, ...; `free` for a drafter whose proposals cost no time.
 
         C_k = T(k + 1) + k d + (2k + 1) core.
         """
@@ -80,7 +83,7 @@ class Costs:
         if self._step is None:
             return math.inf
         known = self._step.n > 0 or self.source == "profile"
-        # A table knows the drafter by its ratio to the verifier, so they share a scale at first.
+        # A table states the drafter's cost relative to the verifier's: at first they share a scale.
         return self._step(width) if known else self._step.prior(width) * self._verify.scale
 
     def learn_verify(self, width: int, seconds: float) -> None:
@@ -92,9 +95,9 @@ class Costs:
             self._rounds.clear()
 
     def _fade(self) -> None:
-        """While nobody drafts, what a stall left is forgotten: it may keep them from it.
+        """Forget what a stall may have left, lest it prevent drafting for good.
 
-        What was seen `FIRST` times is no stall, and stays: forgotten, a wrong shape would be tried
+        What was seen `FIRST` times is no stall, and stays; a wrong shape would otherwise be tried
         again and again.
         """
         self._verify.fade()
@@ -109,7 +112,7 @@ class Costs:
             self._rounds.clear()
 
     def learn_core(self, n_rows: int, seconds: float) -> None:
-        """Take in a measured core: `n_rows` rows of logits were read."""
+        """Take in the core's time for `n_rows` rows of logits."""
         if self.live and seconds > 0:
             sample = min(seconds / n_rows, 2 * self._core + 1e-4)
             self._core += 0.1 * (sample - self._core)
@@ -117,15 +120,15 @@ class Costs:
 
 
 class _Corrected:
-    """A curve, the machine's pace (one factor), and the curve's own errors by width.
+    """A curve times the machine's pace (one factor) and the curve's own errors by width.
 
-    A single token's width has no error: its passes tell the pace. What was seen of a width stands
-    for its neighbours too, until they are seen.
+    Width 1 has no error, since its passes set the pace. The error of a width also stands for its
+    neighbours until they are seen.
     """
 
     def __init__(self, curve: Curve, trust: float, first: int) -> None:
         self._trust, self._first = trust, first
-        widths = range(1, MOST_PROPOSALS + 2)
+        widths = range(1, WIDEST + 1)
         self._log = np.log([curve(width) for width in widths])
         self._error = {1: 0.0}
         self._n: dict[int, int] = {}
@@ -135,11 +138,11 @@ class _Corrected:
 
     @property
     def scale(self) -> float:
-        """The pace: what all of the curve is multiplied with."""
+        """The pace: the factor on the whole curve."""
         return math.exp(self._pace)
 
     def n(self, width: int) -> int:
-        """Passes of that width that were seen."""
+        """Passes of that width seen."""
         return self._n.get(width, 0)
 
     def learn(self, width: int, seconds: float) -> None:
@@ -152,7 +155,7 @@ class _Corrected:
         alone = not self._n and not self._trust
         if width == 1 or alone:
             self._pace += max(PACE, 1 / (n + 1)) * off
-        elif n >= FIRST:  # before, it is the curve that was wrong
+        elif n >= FIRST:  # an earlier deviation is put down to the curve
             self._pace += PACE * off
         if width > 1 and not alone:
             error = self._error.get(width, self._between(width))
@@ -162,7 +165,7 @@ class _Corrected:
         self.seconds = np.exp(self._log + errors + self._pace).tolist()
 
     def fade(self) -> None:
-        """Widths seen too seldom to tell a stall return a little to the prior."""
+        """Move widths seen too rarely to recognise a stall a little towards the prior."""
         self._error = {
             width: error if self.n(width) >= FIRST else (1 - FADE) * error
             for width, error in self._error.items()
@@ -178,11 +181,11 @@ class _Corrected:
 
 @dataclass
 class _Scaled:
-    """A curve times one factor."""
+    """A curve times one learned factor."""
 
     prior: Curve
     first: int
-    """Samples before outliers can be told."""
+    """Samples needed to recognise outliers."""
     believed: _Believed = field(default_factory=lambda: _Believed())
     scale: float = 1.0
     n: int = 0
@@ -199,14 +202,14 @@ class _Scaled:
         self.scale *= math.exp(step * (sample - math.log(self.scale)))
 
     def fade(self) -> None:
-        """Seen too seldom to tell a stall, it returns a little to the prior."""
+        """Move a little towards the prior if seen too rarely to recognise a stall."""
         if self.n < FIRST:
             self.scale **= 1 - FADE
 
 
 @dataclass
 class _Believed:
-    """How much of a sample is believed: one stall tells nothing, what goes on is believed more."""
+    """Clamps a sample's deviation: little for a single outlier, more for each that follows."""
 
     strange: int = 0
 

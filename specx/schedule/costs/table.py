@@ -1,4 +1,4 @@
-"""Costs of a pair that nobody measured: shapes by quantisation, from ``models/costs.toml``."""
+"""Costs of a pair without a profile: shapes by quantisation, from ``models/costs.toml``."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ITEM_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 
 
 def table_profile(verifier: LogitsBackend, drafter: LogitsBackend | None = None) -> Profile:
-    """What a pair costs by the table; the unit of time is the verifier's T(1)."""
+    """The costs of a pair according to the table, in units of the verifier's T(1)."""
     table = tomllib.loads(packaged("costs.toml").read_text(encoding="utf-8"))
     curve = _curve(table, verifier, 1.0)
     if drafter is None:
@@ -33,9 +33,9 @@ def table_profile(verifier: LogitsBackend, drafter: LogitsBackend | None = None)
 
 
 def table_row(about: Mapping[str, object]) -> str:
-    """The row that holds for a model that describes itself so.
+    """The row for a model with this description.
 
-    A model that computes in a plain type (PyTorch) is known by that, whatever its file held.
+    A model that computes in a plain type (PyTorch) is looked up by that type, whatever its file's.
     """
     devices = about.get("devices")
     names = [str(name).lower() for name in devices] if isinstance(devices, list) else []
@@ -66,14 +66,14 @@ def _curve(table: Mapping[str, Any], model: LogitsBackend, unit: float) -> Curve
 
 
 def _family(name: str) -> str:
-    """The measured format that is computed in the most similar way."""
+    """The measured format whose computation is the most similar."""
     if name.startswith(("F16", "BF16", "float16", "bfloat16")):
         return "F16"
     return "Q8_0" if name.startswith("Q8") else "Q4_K_M"
 
 
 def _weight_bytes(model: LogitsBackend) -> float:
-    """Bytes of the weights as they are computed with."""
+    """Bytes of the weights in the type they are computed with."""
     about = model.describe()
     item = ITEM_BYTES.get(str(about.get("dtype")))
     n_params, size = about.get("n_params"), about.get("bytes")
