@@ -50,5 +50,5 @@ def specx(
             code = finish(exit_code_of(None))
         finally:
             os.chdir(before)
-    out, err = (stream.buffer.getvalue().decode() for stream in streams.values())  # type: ignore[attr-defined]
+    out, err = (stream.buffer.getvalue().decode() for stream in streams.values())
     return subprocess.CompletedProcess(["specx", *args], code, out, err)

@@ -37,7 +37,9 @@ def test_json_says_which_models_ran(demo_verifier: Path, demo_drafter: Path) -> 
 
 
 def test_its_drafter_never_joins_a_model_of_the_users(demo_verifier: Path) -> None:
-    result = json.loads(specx("run", "-m", str(demo_verifier), "-p", "x", "-n", "4", "--json").stdout)
+    result = json.loads(
+        specx("run", "-m", str(demo_verifier), "-p", "x", "-n", "4", "--json").stdout
+    )
     assert "drafter" not in result["models"]
     assert result["settings"]["demo_pair"] is False
 

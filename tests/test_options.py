@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import chain
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import click
 import pytest
@@ -43,8 +43,28 @@ FILES = {
     "no.json": '{"specx_profile": "?"}',
 }
 PAIR = ["--backend", "toy", "-m", "v.toml", "-md", "d.toml"]
-WHERE = ["trace.jsonl", "steps.jsonl", "new", "folder", "folder/new", "no/such/folder", "sub/../new"]
-WORDS = ["auto", "model", "lookup", "model,lookup", "toy", "llamacpp", "f16", "cpu", "a=1", "a=[", "|"]
+WHERE = [
+    "trace.jsonl",
+    "steps.jsonl",
+    "new",
+    "folder",
+    "folder/new",
+    "no/such/folder",
+    "sub/../new",
+]
+WORDS = [
+    "auto",
+    "model",
+    "lookup",
+    "model,lookup",
+    "toy",
+    "llamacpp",
+    "f16",
+    "cpu",
+    "a=1",
+    "a=[",
+    "|",
+]
 ODD = ["", " ", ",", ",,", "1,2", "0-4", "²", "１２", "é→😀", "a\nb", "-", "--", "-1", "\0", "a\0b",
        "\ud83d", "\udce9", "\u2028", "\x1b[31m", "x" * 5000, "9" * 5000, "1_000", "0x10", "true",
        "nan", "inf", "-inf", "1e999", "1e-320", "-0.0", ".5", "2024-02-30"]  # fmt: skip
@@ -54,7 +74,7 @@ EDGES = [-1.0, -0.5, 0.0, 1e-9, 1.0, 1.01, 1e6, 1e308]
 Words: TypeAlias = st.SearchStrategy[list[str]]
 
 
-def usual(kind: click.ParamType) -> st.SearchStrategy[str]:
+def usual(kind: click.ParamType[Any]) -> st.SearchStrategy[str]:
     """Values as an option of this kind may have them, in its range and out of it."""
     if isinstance(kind, click.Choice):
         return st.sampled_from([str(choice) for choice in kind.choices])

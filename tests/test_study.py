@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from inprocess import specx
 from numpy.typing import NDArray
 
 from specx import Pair, SamplingParams
@@ -209,9 +209,7 @@ def test_other_rules_and_empty_traces_are_refused() -> None:
         observe([replace(trace, rounds=[])])
 
 
-def study(*args: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "specx", "study", "--suite", "code:3", "-n", "24", *args]
-    return subprocess.run(command, capture_output=True, text=True, timeout=170)
+study = partial(specx, "study", "--suite", "code:3", "-n", "24")
 
 
 def test_the_demo_pair_has_a_study_that_resumes(demo_verifier: Path, tmp_path: Path) -> None:

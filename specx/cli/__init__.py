@@ -118,7 +118,9 @@ def _require_text(args: Sequence[str]) -> None:
         except UnicodeEncodeError:
             possible = False
         if not possible:
-            raise UsageError(f"argument {arg!a:.80} holds a NUL or half a character; write it whole")
+            raise UsageError(
+                f"argument {arg!a:.80} holds a NUL or half a character; write it whole"
+            )
 
 
 def _code_of(error: BaseException) -> int:
