@@ -78,3 +78,10 @@ def tiny_folders(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Pa
 @pytest.fixture(scope="session")
 def tiny_llama(tiny_folders: Callable[[str], Path]) -> Path:
     return tiny_folders("llama")
+
+
+@pytest.fixture(scope="session")
+def weights_cache(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """GGUF weights for transformers: a model loads from here in two seconds instead of ten."""
+    pytest.importorskip("torch")
+    return str(tmp_path_factory.mktemp("weights"))

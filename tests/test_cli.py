@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from inprocess import specx
 
 from specx.cli import main
 from specx.cli.show import Writer
@@ -47,14 +48,6 @@ def table(tmp_path: Path) -> str:
     return str(path)
 
 
-def specx(*args: str, stdin: str = "", **more: Any) -> subprocess.CompletedProcess[str]:
-    """Run the command in a process of its own, as a user does."""
-    command = [sys.executable, "-m", "specx", *args]
-    return subprocess.run(
-        command, input=stdin, capture_output=True, text=True, encoding="utf-8", timeout=120, **more
-    )
-
-
 def run(table: str, *args: str, **more: Any) -> subprocess.CompletedProcess[str]:
     return specx("run", "--backend", "toy", "-m", table, *args, **more)
 
@@ -68,7 +61,11 @@ def as_json(table: str, *args: str) -> dict[str, Any]:
 
 
 def test_text_goes_to_stdout_and_the_footer_to_stderr(table: str) -> None:
+    process = start(table, "-md", table, "-n", "12", "-s", "5", "--gamma", "4")
+    out, err = process.communicate(timeout=60)
     done = run(table, "-md", table, "-p", "one", "-n", "12", "-s", "5", "--gamma", "4")
+    assert (process.returncode, out) == (0, done.stdout)  # a process of its own does the same
+    assert err.split()[:8] == done.stderr.split()[:8]
     assert done.returncode == 0
     assert done.stdout.startswith(" t")
     assert "\x1b" not in done.stdout + done.stderr

@@ -7,13 +7,13 @@ import errno
 import hashlib
 import json
 import os
-import subprocess
 import sys
 import zlib
 from pathlib import Path
 from typing import Any
 
 import pytest
+from inprocess import specx
 
 from specx.bench.sweep import Bench
 from specx.cli import main
@@ -67,14 +67,6 @@ def bench(*args: str) -> int:
         main(["bench", *args])
     assert isinstance(exit_.value.code, int)
     return exit_.value.code
-
-
-def specx(*args: str) -> subprocess.CompletedProcess[str]:
-    """Run the command in a process of its own, as a user does."""
-    return subprocess.run(
-        [sys.executable, "-m", "specx", "bench", *args],
-        stdin=subprocess.DEVNULL, capture_output=True, text=True, encoding="utf-8", timeout=120,
-    )  # fmt: skip
 
 
 Output = pytest.CaptureFixture[str]
@@ -184,7 +176,7 @@ def test_json_says_what_ran_on_what(
 
 
 def test_a_terminal_gets_tables_and_standard_error_the_warnings(pair: list[str]) -> None:
-    done = specx(*pair, *MEASURE)
+    done = specx("bench", *pair, *MEASURE)
     assert done.returncode == 0
     speeds, rates, kinds, last = done.stdout.strip().split("\n\n")
     assert speeds.splitlines()[2].split() == [
@@ -367,7 +359,7 @@ def test_two_runtimes_in_one_sweep(demo_verifier: Path, demo_drafter: Path, tmp_
     (tmp_path / "p.jsonl").write_text('{"prompt": "import os"}')
     models = ["-m", str(demo_verifier), "-md", str(demo_drafter), "-f", str(tmp_path / "p.jsonl")]
     measure = ["--gamma", "2", "--temp", "0", "-n", "8", "-r", "1", "-t", "1", "--json"]
-    done = specx("--backend", "llamacpp,hf", *models, *measure)
+    done = specx("bench", "--backend", "llamacpp,hf", *models, *measure)
     assert done.returncode == 0, done.stderr
     whole = json.loads(done.stdout)
     arms = [(arm["settings"]["backend"], arm["settings"]["gamma"]) for arm in whole["arms"]]

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 from chat_models import with_template
+from inprocess import specx
 
 EACH = "{% for m in messages %}[{{ m.content }}]{% endfor %}"
 SAMPLE = (
@@ -31,10 +31,7 @@ def table(tmp_path: Path) -> Any:
 
 
 def run(model: Path, *args: str, backend: str = "toy") -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "specx", "run", "--backend", backend, "-m", str(model)]
-    return subprocess.run(
-        [*command, "-n", "2", *args], capture_output=True, text=True, encoding="utf-8", timeout=120
-    )
+    return specx("run", "--backend", backend, "-m", str(model), "-n", "2", *args)
 
 
 def result(model: Path, *args: str, backend: str = "toy") -> dict[str, Any]:
@@ -177,14 +174,9 @@ def test_other_commands_take_the_templates_options_too(
         (["--template-arg", "thinking=1"], "no variable 'thinking'; it has: think"),
         (["--template-date", "2024-07-26", "--raw"], "--raw does without; drop one"),
     ):
-        done = subprocess.run(
-            [sys.executable, "-m", "specx", *command.split(), "--backend", "toy", "-q"]
-            + ["-m", str(model), "-md", str(model), "-f", str(prompts), *given]
-            + (["--against-backend", "toy"] if command == "compare" else []),
-            capture_output=True,
-            text=True,
-            cwd=tmp_path,
-        )
+        args = ["--backend", "toy", "-q", "-m", str(model), "-md", str(model), "-f", str(prompts)]
+        args += ["--against-backend", "toy"] if command == "compare" else []
+        done = specx(*command.split(), *args, *given, cwd=tmp_path)
         assert (done.returncode, words in done.stderr) == (2, True), done.stderr
 
 
@@ -192,10 +184,10 @@ def test_a_benchs_resume_knows_the_templates_options(table: Any, tmp_path: Path)
     model = table(EACH + "{% if think %}no{% endif %}")
     prompts, out = tmp_path / "prompts.jsonl", tmp_path / "out.json"
     prompts.write_text('{"id": "a", "kind": "chat", "prompt": "hi"}\n')
-    command = [sys.executable, "-m", "specx", "bench", "--backend", "toy", "-m", str(model), "-q"]
-    command += ["-f", str(prompts), "-o", str(out), "-n", "2", "-r", "1", "--template-arg"]
+    command = ["bench", "--backend", "toy", "-m", str(model), "-q", "-f", str(prompts)]
+    command += ["-o", str(out), "-n", "2", "-r", "1", "--template-arg"]
     codes = [
-        subprocess.run([*command, *more], capture_output=True).returncode
+        specx(*command, *more).returncode
         for more in (["think=1"], ["think=1", "--resume"], ["think=2", "--resume"])
     ]
     assert codes == [0, 0, 2]

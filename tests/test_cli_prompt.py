@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from io import BytesIO, TextIOWrapper
 from pathlib import Path
 
 import pytest
+from inprocess import specx
 
 from specx.cli import prompt
 from specx.cli.prompt import from_argument, from_file, from_input
@@ -102,12 +102,7 @@ def test_a_run_sees_the_same_tokens_by_every_way(tmp_path: Path) -> None:
     }
     for name, (args, stdin) in given.items():
         command = ["run", "--backend", "toy", "-m", "v.toml", "-n", "1", "--trace", name, *args]
-        done = subprocess.run(
-            [sys.executable, "-m", "specx", *command],
-            input=stdin,
-            capture_output=True,
-            cwd=tmp_path,
-        )
+        done = specx(*command, stdin=stdin, cwd=tmp_path)
         assert done.returncode == 0, done.stderr
     headers = [read_trace(tmp_path / name).header for name in given]
     assert [header.prompt_ids for header in headers] == [[0, 2, 3, 5]] * 3

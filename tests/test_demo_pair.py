@@ -8,10 +8,10 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
+from inprocess import specx
 
 from specx import LoadOptions, LogitsBackend, Pair, SamplingParams, Session, Settings, get_backend
 from specx.verify.audit import fresh_logits
@@ -20,15 +20,8 @@ ROOT = Path(__file__).parent.parent
 SOURCE = 'import os\n\n\ndef read(path):\n    """Return the text of a file."""\n    with open(path'
 
 
-def specx(*args: str, **more: Any) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "specx", "run", *args]
-    return subprocess.run(
-        command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=120, **more
-    )
-
-
 def test_it_is_the_default_and_named_as_such(demo_verifier: Path, tmp_path: Path) -> None:
-    done = specx("-p", "def fibonacci(n):", "-n", "48", "-s", "1", cwd=tmp_path)
+    done = specx("run", "-p", "def fibonacci(n):", "-n", "48", "-s", "1", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip()
     for words in ("demo pair", "too small to gain", "alpha 0.", "-m VERIFIER.gguf"):
@@ -36,7 +29,7 @@ def test_it_is_the_default_and_named_as_such(demo_verifier: Path, tmp_path: Path
 
 
 def test_json_says_which_models_ran(demo_verifier: Path, demo_drafter: Path) -> None:
-    result = json.loads(specx("-p", "import ", "-n", "32", "--json").stdout)
+    result = json.loads(specx("run", "-p", "import ", "-n", "32", "--json").stdout)
     assert result["settings"]["demo_pair"] is True
     files = [result["models"][role]["file"] for role in ("verifier", "drafter")]
     assert [Path(file).name for file in files] == [demo_verifier.name, demo_drafter.name]
@@ -44,7 +37,9 @@ def test_json_says_which_models_ran(demo_verifier: Path, demo_drafter: Path) -> 
 
 
 def test_its_drafter_never_joins_a_model_of_the_users(demo_verifier: Path) -> None:
-    result = json.loads(specx("-m", str(demo_verifier), "-p", "x", "-n", "4", "--json").stdout)
+    result = json.loads(
+        specx("run", "-m", str(demo_verifier), "-p", "x", "-n", "4", "--json").stdout
+    )
     assert "drafter" not in result["models"]
     assert result["settings"]["demo_pair"] is False
 
@@ -135,6 +130,7 @@ def test_the_training_script_makes_a_pair_that_runs(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr[-2000:]
     files = [str(tmp_path / "pair" / f"specx-demo-{side}.gguf") for side in ("verifier", "drafter")]
     result = specx(
+        "run",
         "-m",
         files[0],
         "-md",

@@ -7,14 +7,15 @@ import hashlib
 import json
 import re
 import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
 import pytest
+from inprocess import specx
 from traces import NASTY, write_trace
 
 from specx.cli.show import footer
@@ -122,12 +123,8 @@ def test_page_and_footer_agree_to_the_last_digit(draft: bool, tmp_path: Path) ->
 
 def test_run_and_report_print_the_same_footer(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
-    command = [sys.executable, "-m", "specx"]
-    run = [*command, "run", "-p", "import os", "-n", "40", "-s", "2", "--trace", str(path)]
-    done, shown = (
-        subprocess.run(args, capture_output=True, text=True, timeout=120, stdin=subprocess.DEVNULL)
-        for args in (run, [*command, "report", str(path)])
-    )
+    done = specx("run", "-p", "import os", "-n", "40", "-s", "2", "--trace", str(path))
+    shown = specx("report", str(path))
     assert (done.returncode, shown.returncode) == (0, 0), done.stderr + shown.stderr
     printed = [line for line in done.stderr.splitlines() if line.strip()]
     assert len(printed) >= 5
@@ -184,11 +181,7 @@ def test_figures_name_every_number_once(nasty: Trace) -> None:
 
 @pytest.fixture
 def specx_report(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
-    def call(*args: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "specx", "report", *args]
-        return subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=tmp_path)
-
-    return call
+    return partial(specx, "report", cwd=tmp_path)
 
 
 def test_the_command_writes_one_page(specx_report: Any, tmp_path: Path) -> None:

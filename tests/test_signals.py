@@ -34,10 +34,12 @@ next = { "→" = 0.5, "😀" = 0.5 }
 
 @pytest.fixture(autouse=True)
 def heeds_signals() -> Iterator[None]:
-    before = signal.getsignal(signal.SIGINT)
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGHUP)}
     heed_signals()
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # as before `nohup`
     yield
-    signal.signal(signal.SIGINT, before)
+    for number, handler in before.items():
+        signal.signal(number, handler)
 
 
 @pytest.fixture(scope="module")

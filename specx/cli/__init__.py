@@ -13,7 +13,7 @@ import click
 from specx import interrupts
 from specx.cli.about import print_devices, print_version
 from specx.cli.streams import is_terminal, say
-from specx.errors import SpecxError
+from specx.errors import SpecxError, UsageError
 from specx.runtime.fatal import exit_code_when_dying
 
 __all__ = ["cli", "exit_code_of", "interrupted", "main"]
@@ -101,10 +101,25 @@ def interrupted() -> int:
 def _run(args: Sequence[str] | None) -> int:
     if "_SPECX_COMPLETE" in os.environ:
         cli.main(args, prog_name="specx")  # a shell asks for completions
+    given = list(sys.argv[1:] if args is None else args)
+    _require_text(given)
     # Not `cli.main`, which has its own ways with signals and closed pipes.
-    with cli.make_context("specx", list(sys.argv[1:] if args is None else args)) as context:
+    with cli.make_context("specx", given) as context:
         code = cli.invoke(context)
     return code if isinstance(code, int) else 0
+
+
+def _require_text(args: Sequence[str]) -> None:
+    """Refuse what no process can be given, and no file be named: a caller within Python may."""
+    for arg in args:
+        try:
+            possible = b"\0" not in os.fsencode(arg)
+        except UnicodeEncodeError:
+            possible = False
+        if not possible:
+            raise UsageError(
+                f"argument {arg!a:.80} holds a NUL or half a character; write it whole"
+            )
 
 
 def _code_of(error: BaseException) -> int:

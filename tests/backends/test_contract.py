@@ -145,13 +145,6 @@ def hf_demo_drafter(demo_drafter: Path, weights_cache: str) -> Model:
     return dequantised(demo_drafter, weights_cache)
 
 
-@pytest.fixture(scope="session")
-def weights_cache(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """Most tests load a model of their own: from here in two seconds instead of ten."""
-    pytest.importorskip("torch")
-    return str(tmp_path_factory.mktemp("weights"))
-
-
 def dequantised(path: Path, weights_cache: str) -> Model:
     # One thread: torch's wait for each other, which takes many times as long on a shared machine.
     options = {"device": "cpu", "threads": 1, "weights_cache": weights_cache}

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from inprocess import specx
 
 INSTALL = "pip install 'specx[hf]'"
 TOY = Path(__file__).parents[2] / "models" / "toy" / "verifier.toml"
@@ -45,8 +46,17 @@ def python(*args: str, **environment: str) -> subprocess.CompletedProcess[str]:
 
 
 def run(model: Path | str, *args: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    given = ["--backend", "hf", "--device", "cpu", "-t", "1", "-m", str(model), "-p", "x", *args]
-    return python("-m", "specx", "run", *given, **environment)
+    """In a process of its own, where the libraries' own words would be seen."""
+    return python("-m", "specx", *given(model, *args), **environment)
+
+
+def here(model: Path | str, *args: str) -> subprocess.CompletedProcess[str]:
+    return specx(*given(model, *args))
+
+
+def given(model: Path | str, *args: str) -> list[str]:
+    on_cpu = ["--backend", "hf", "--device", "cpu", "-t", "1"]
+    return ["run", *on_cpu, "-m", str(model), "-p", "x", *args]
 
 
 def without_torch(*args: str) -> subprocess.CompletedProcess[str]:
@@ -83,7 +93,7 @@ def tiny(tmp_path: Path) -> Callable[[str], Path]:
 def test_a_wrong_folder(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     assert_one_line(run(tmp_path), str(tmp_path), "without a config.json", "give a model's folder")
-    assert_one_line(run(tmp_path / "no" / "such" / "folder"), "cannot read the model")
+    assert_one_line(here(tmp_path / "no" / "such" / "folder"), "cannot read the model")
 
 
 def test_a_folder_without_weights(tiny: Callable[[str], Path]) -> None:
@@ -118,12 +128,12 @@ def test_a_hub_id_without_the_network(
 
 
 def test_a_type_that_the_device_cannot_compute_in(tiny: Callable[[str], Path]) -> None:
-    done = run(tiny("Llama"), "--dtype", "float8_e4m3fn")
+    done = here(tiny("Llama"), "--dtype", "float8_e4m3fn")
     assert_one_line(done, "device 'cpu' cannot compute in float8_e4m3fn", "try float32")
 
 
 def test_a_device_that_is_not_here(tiny: Callable[[str], Path]) -> None:
-    assert_one_line(run(tiny("Llama"), "--device", "tpu"), "device 'tpu' is not here", "cpu")
+    assert_one_line(here(tiny("Llama"), "--device", "tpu"), "device 'tpu' is not here", "cpu")
 
 
 def test_a_model_without_a_cache(tiny: Callable[[str], Path]) -> None:
@@ -152,7 +162,7 @@ def test_a_mixed_pair_writes_text(
         "--ignore-eos",
         "--json",
     ]
-    done = python("-m", "specx", "run", *sides, *models, *asked)
+    done = specx("run", *sides, *models, *asked)
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout)
     assert result["text"].strip()
@@ -172,8 +182,8 @@ def test_a_drafter_may_compute_in_a_type_of_its_own(
     pytest.importorskip("torch")
     pair = ["--backend", "hf", "-m", str(demo_verifier), "-md", str(demo_drafter), "-t", "1"]
     task = ["-p", "def read_file(path):", "-n", "24", "--gamma", "4", "--temp", "0", "--json"]
-    common = ["-m", "specx", "run", *pair, *task, "--ignore-eos", *asked]
-    done, alone = python(*common), python(*common, "--no-draft")
+    common = ["run", *pair, *task, "--ignore-eos", *asked]
+    done, alone = specx(*common), specx(*common, "--no-draft")
     assert (done.returncode, alone.returncode) == (0, 0), done.stderr + alone.stderr
     result = json.loads(done.stdout)
     types = {role: model["dtype"] for role, model in result["models"].items()}
@@ -187,7 +197,9 @@ def test_a_drafter_on_llama_cpp_has_the_type_of_its_file(
 ) -> None:
     pytest.importorskip("torch")
     sides = ["--draft-backend", "llamacpp", "-md", str(demo_drafter), "--dtyped", "bfloat16"]
-    assert_one_line(run(demo_verifier, *sides), "option --dtyped bfloat16 has no taker", "llamacpp")
+    assert_one_line(
+        here(demo_verifier, *sides), "option --dtyped bfloat16 has no taker", "llamacpp"
+    )
 
 
 # Without torch

@@ -60,11 +60,12 @@ def tokenizers(request: pytest.FixtureRequest) -> Iterator[Tokenizers]:
 
 
 @pytest.fixture(scope="module", params=["smollm2", "qwen05"])
-def pair(request: pytest.FixtureRequest) -> Iterator[Pair]:
+def pair(request: pytest.FixtureRequest, weights_cache: str) -> Iterator[Pair]:
     """The same file on transformers and on llama.cpp."""
     path: Path = request.getfixturevalue(request.param)
     options = LoadOptions(n_ctx=256, n_gpu_layers=0)
-    with load(path, n_ctx=256) as ours, llamacpp.load(str(path), options) as theirs:
+    dequantised = load(path, n_ctx=256, weights_cache=weights_cache)
+    with dequantised as ours, llamacpp.load(str(path), options) as theirs:
         yield ours, theirs
 
 
