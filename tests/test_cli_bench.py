@@ -9,6 +9,7 @@ import json
 import os
 import sys
 import zlib
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -97,7 +98,7 @@ def forbid_loading(monkeypatch: pytest.MonkeyPatch) -> None:
         raise AssertionError("a model was loaded")
 
     for module in ("bench", "curve"):
-        monkeypatch.setattr(sys.modules[f"specx.cli.{module}"], "load_pair", load)
+        monkeypatch.setattr(import_module(f"specx.cli.{module}"), "load_pair", load)
 
 
 @pytest.fixture
@@ -314,7 +315,7 @@ def test_a_context_has_room_for_the_widest_pass(
         needed.append(need_ctx(get_backend("toy").load(pair[3], LoadOptions()).tokenizer))
         raise BackendError("enough")
 
-    monkeypatch.setattr(sys.modules["specx.cli.bench"], "load_pair", load)
+    monkeypatch.setattr(import_module("specx.cli.bench"), "load_pair", load)
     assert bench(*pair, "--gamma", gamma, "-n", "30") == 2
     assert_one_line(capsys, "enough")
     assert needed == [1 + len("cabcabca") + 30 + widest]  # <s> before the longest prompt
