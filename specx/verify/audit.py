@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from specx.core.logits import log_softmax
 from specx.runtime.backend import LogitsBackend
 
-__all__ = ["Deviation", "batch_deviation", "fresh_logits", "rollback_deviation"]
+__all__ = ["Deviation", "batch_deviation", "rollback_deviation"]
 
 
 @dataclass(frozen=True)
@@ -32,14 +32,6 @@ class Deviation:
     def largest(self) -> float:
         """The largest difference of a logit at any position."""
         return float(self.logits.max())
-
-
-def fresh_logits(
-    model: LogitsBackend, tokens: Sequence[int], n_logits: int = 1
-) -> NDArray[np.float32]:
-    """Logits after an emptied cache was fed `tokens` at once."""
-    model.truncate(0)
-    return model.forward(tokens, n_logits)
 
 
 def batch_deviation(model: LogitsBackend, tokens: Sequence[int], width: int) -> Deviation:

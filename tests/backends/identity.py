@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from specx import LogitsBackend, Pair, SamplingParams, Session, Settings, Stop
 from specx.core.logits import lead
 from specx.session.chat import encode_chat
-from specx.verify.audit import batch_deviation, fresh_logits
+from specx.verify.audit import batch_deviation
 
 N_TOKENS, GAMMA = 128, 4
 
@@ -73,6 +73,7 @@ def assert_near_tie(
 ) -> None:
     pairs = zip(one, other, strict=False)
     place = next((i for i, (a, b) in enumerate(pairs) if a != b), min(len(one), len(other)))
-    gap = lead(fresh_logits(verifier, prompt + one[:place])[0])
+    verifier.truncate(0)
+    gap = lead(verifier.forward(prompt + one[:place])[0])
     print(f"differs at token {place} of the text, where the gap is {gap:.3g}")
     assert gap <= allowed
