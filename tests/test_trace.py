@@ -19,6 +19,7 @@ import pytest
 from hypothesis import strategies as st
 from traces import traced
 
+import trace_schema
 from specx import RULES, Block, LoadOptions, Pair, SamplingParams, Session, Settings, Stop, Tally
 from specx import get_backend as backend_named
 from specx.cli import main
@@ -575,3 +576,7 @@ def test_a_killed_run_loses_at_most_the_round_in_progress(table: str, tmp_path: 
     longest = max(len(piece) for piece in (" three", "one")) * 5
     assert len(trace.text) - len(shown) <= longest  # written to the trace, not yet shown
     assert trace.tally().n_tokens == sum(len(done.emitted) for done in trace.rounds)
+
+
+def test_the_schema_is_made_of_the_types() -> None:
+    assert trace_schema.PATH.read_text(encoding="utf-8") == trace_schema.written()

@@ -127,7 +127,7 @@ class Emitted:
 class FileStart:
     """First line of a file."""
 
-    schema: int
+    schema: Annotated[int, Meta(ge=SCHEMA, le=SCHEMA)]
     specx: str
     created: str
     argv: list[str]
@@ -145,7 +145,7 @@ class Header:
     prompt: str
     prompt_ids: list[Count]
     """Template and special tokens included."""
-    rule: str
+    rule: Annotated[str, Meta(min_length=1)]
     gamma: Gamma | Literal["auto"]
     seed: Count
     sampling: SamplingParams
