@@ -113,15 +113,11 @@ class Arm:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ArmRecord:
+class ArmRecord(SamplingParams):
     """An arm as JSON and CSV have it; 0.1.0 wrote no field that has a default here."""
 
     backend: str
     draft_backend: str
-    temperature: Number
-    top_k: Count
-    top_p: Number
-    min_p: Number
     gamma: Gamma | Literal["auto"]
     rule: str
     cached: bool = True
@@ -160,7 +156,7 @@ class ArmRecord:
 
     def _drafting(self, sampling: SamplingParams) -> dict[str, Any]:
         """Fields of `Settings` that the verifier alone has no use for."""
-        own = {name: getattr(self, f"draft_{name}") for name in FILTERS}
+        own: dict[str, Any] = {n: getattr(self, f"draft_{n}", None) for n in FILTERS}
         own = {name: value for name, value in own.items() if value is not None}
         try:
             drawn = replace(sampling, **own) if own else None
