@@ -6,9 +6,9 @@
     scripts/benchmarks.py page --check                     # only compares
 
 Each table is one `specx bench` command a verifier; its JSON is kept in docs/benchmarks. What
-`--gamma auto`, `specx compare`, other programs and a busy machine give is measured by
-scripts/measure_auto.py, scripts/benchmarks_compare.py, scripts/bench_peers.py and
-scripts/measure_busy.py, and written into the page here.
+`--gamma auto`, its parts, `specx compare`, other programs and a busy machine give is measured by
+scripts/measure_auto.py, scripts/ablate_auto.py, scripts/benchmarks_compare.py,
+scripts/bench_peers.py and scripts/measure_busy.py, and written into the page here.
 """
 
 from __future__ import annotations
@@ -285,6 +285,22 @@ def auto_part(name: str, words: str) -> str:
     return f"{words}{record.words()}:\n\n{record.table()}"
 
 
+def ablation_table() -> str:
+    """What each part of `--gamma auto` is worth."""
+    record = json.loads((RECORDS / "ablation-auto.json").read_text(encoding="utf-8"))
+    groups = list(record["best_fixed"])
+
+    def row(name: str, found: Record) -> Row:
+        worst = max(found.values(), key=lambda group: float(group["worst"]))
+        percents = (100 * (group["mean"] - 1) for group in found.values())
+        cells = ("-" if abs(percent) < 0.05 else f"{percent:+.1f}" for percent in percents)
+        return [name, f"{worst['worst']:.2f}: {worst['worst_case']}", *cells]
+
+    rows = [row(name, found) for name, found in record["parts"].items()]
+    best = row("(all parts, against the best fixed gamma)", record["best_fixed"])
+    return markdown(["without", "worst world", *groups], [best, *rows])
+
+
 def busy_table() -> str:
     """Plain decoding beside other programs."""
     return measure_busy.table(measure_busy.read())
@@ -320,6 +336,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "prediction": prediction_table,
     "auto": auto_table,
     "lookup": lookup_table,
+    "ablation": ablation_table,
     "compare": compare_tables,
     "peers": peers_table,
     "rules": rules_table,
