@@ -1,6 +1,6 @@
 """What each part of `--gamma auto` is worth: the time without it over the time with it.
 
-    scripts/ablate_auto.py           # all (minutes); writes docs/benchmarks/ablation-auto.json
+    scripts/ablate_auto.py           # all (minutes); writes docs/benchmarks/auto-parts.json
     scripts/ablate_auto.py margin    # only this part, printed
 
 Every world is in virtual time, and fixed in advance: which drafted tokens would stay, their margins
@@ -52,9 +52,9 @@ from specx.schedule.costs import live as live_module  # noqa: E402
 from specx.schedule.costs.curve import Curve, Profile  # noqa: E402
 from specx.schedule.costs.live import Costs as LiveCosts  # noqa: E402
 from specx.schedule.margin import Margin  # noqa: E402
-from specx.schedule.worth import Trial, best_choice, worth_more  # noqa: E402
+from specx.schedule.worth import Trial, worth_more  # noqa: E402
 
-RECORD = ROOT / "docs" / "benchmarks" / "ablation-auto.json"
+RECORD = ROOT / "docs" / "benchmarks" / "auto-parts.json"
 GAMMAS = (0, 1, 2, 3, 4, 6, 8, 12, 16)
 NOISE = 0.08
 """Standard deviation of the logarithm of a pass's time."""
@@ -233,7 +233,7 @@ def wrong_costs() -> Iterator[Case]:
             for i, ease in enumerate(("mid", "great")):
                 drafts = drawn(still(ease), 600, 500 + i)
                 world = Recorded(true, still(0), **drafts, **noisy(600, i))
-                make = partial(auto, costs, source, live=True)  # type: ignore[arg-type]
+                make = partial(auto, costs, source, live=True)
                 yield Case("wrong costs", f"{told}, {source}, {ease}", world, 600, make)
     for i, ease in enumerate(("hopeless", "mid", "great")):
         drafts = drawn(still(ease), 600, 510 + i)
@@ -328,10 +328,6 @@ def _one_step(alive: float, rates: Sequence[float], costs: Sequence[float], **mo
     return worth_more(alive, rates[:1], costs, **more)
 
 
-def _settled(self: Auto, now: Any, k: int, paid: float, rate: float | None) -> bool:
-    return k < best_choice(now.rates[: now.limit], now.costs, full=now.full).k
-
-
 def _asked_after(self: Auto, now: Any, k: int, paid: float, rate: float | None) -> bool:
     return rate is None or WORTH(self, now, k, paid, rate)
 
@@ -382,7 +378,6 @@ PARTS: dict[str, Off] = {
     "margin: only where it predicts better": [(Margin, "trusted", TRUE)],
     "margin: believed from the start": [(margin_module, "ERRORS", (1.0, 1.0))],
     "margin: fades while parked": [(Margin, "age", NOTHING)],
-    "go on within the round": [(Auto, "_worth", _settled)],
     "go on: looks over all lengths": [(auto_module, "worth_more", _one_step)],
     "go on: asked before each step": [(Auto, "_worth", _asked_after)],
     "full acceptance's cost": [(Auto, "_full", lambda self, side: 0.0)],

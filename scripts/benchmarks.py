@@ -6,9 +6,9 @@
     scripts/benchmarks.py page --check                     # only compares
 
 Each table is one `specx bench` command a verifier; its JSON is kept in docs/benchmarks. What
-`--gamma auto`, its parts, `specx compare`, other programs and a busy machine give is measured by
-scripts/measure_auto.py, scripts/ablate_auto.py, scripts/benchmarks_compare.py,
-scripts/bench_peers.py and scripts/measure_busy.py, and written into the page here.
+`--gamma auto`, `specx compare`, other programs and a busy machine give is measured by
+scripts/measure_auto.py, scripts/benchmarks_compare.py, scripts/bench_peers.py and
+scripts/measure_busy.py, and written into the page here.
 """
 
 from __future__ import annotations
@@ -287,14 +287,17 @@ def auto_part(name: str, words: str) -> str:
 
 def ablation_table() -> str:
     """What each part of `--gamma auto` is worth."""
-    record = json.loads((RECORDS / "ablation-auto.json").read_text(encoding="utf-8"))
+    record = json.loads((RECORDS / "auto-parts.json").read_text(encoding="utf-8"))
     groups = list(record["best_fixed"])
 
     def row(name: str, found: Record) -> Row:
         worst = max(found.values(), key=lambda group: float(group["worst"]))
-        percents = (100 * (group["mean"] - 1) for group in found.values())
-        cells = ("-" if abs(percent) < 0.05 else f"{percent:+.1f}" for percent in percents)
+        cells = (percent(group["mean"] - 1, group["error"]) for group in found.values())
         return [name, f"{worst['worst']:.2f}: {worst['worst_case']}", *cells]
+
+    def percent(more: float, error: float) -> str:
+        unsure = f" ± {100 * error:.1f}" if error >= 0.005 else ""
+        return "-" if abs(more) < 0.0005 and not unsure else f"{100 * more:+.1f}{unsure}"
 
     rows = [row(name, found) for name, found in record["parts"].items()]
     best = row("(all parts, against the best fixed gamma)", record["best_fixed"])
