@@ -1,6 +1,6 @@
 """What each part of `--gamma auto` is worth: the time without it over the time with it.
 
-    scripts/ablate_auto.py           # all (minutes); writes docs/benchmarks/ablation-auto.json
+    scripts/ablate_auto.py           # all (minutes); writes docs/benchmarks/auto-parts.json
     scripts/ablate_auto.py margin    # only this part, printed
 
 Every world is in virtual time, and fixed in advance: which drafted tokens would stay, their margins
@@ -49,12 +49,12 @@ from specx.schedule import margin as margin_module  # noqa: E402
 from specx.schedule.acceptance import Acceptance  # noqa: E402
 from specx.schedule.bank import Bank, Parking  # noqa: E402
 from specx.schedule.costs import live as live_module  # noqa: E402
-from specx.schedule.costs.curve import Profile  # noqa: E402
+from specx.schedule.costs.curve import Curve, Profile  # noqa: E402
 from specx.schedule.costs.live import Costs as LiveCosts  # noqa: E402
 from specx.schedule.margin import Margin  # noqa: E402
-from specx.schedule.worth import Trial, best_choice, worth_more  # noqa: E402
+from specx.schedule.worth import Trial, worth_more  # noqa: E402
 
-RECORD = ROOT / "docs" / "benchmarks" / "ablation-auto.json"
+RECORD = ROOT / "docs" / "benchmarks" / "auto-parts.json"
 GAMMAS = (0, 1, 2, 3, 4, 6, 8, 12, 16)
 NOISE = 0.08
 """Standard deviation of the logarithm of a pass's time."""
@@ -168,35 +168,38 @@ def recorded() -> Iterator[Case]:
 
 def steady() -> Iterator[Case]:
     """One acceptance rate all along."""
-    for i, name in enumerate(PAIRS):
+    for i, name in enumerate(("F16", "Q8_0", "kinder Q4_K_M", "flat", "stairs", "steep")):
         costs = profile(name)
         for j, ease in enumerate(EASE):
             seed = 10 * i + j
-            drafts = drawn(still(ease), 600, seed)
-            world = Recorded(costs, still(0), **drafts, **noisy(600, seed))
+            drafts = drawn(still(ease), 300, seed)
+            world = Recorded(costs, still(0), **drafts, **noisy(300, seed))
             make = partial(auto, costs, live=True)
-            yield Case("steady", f"{name}, {ease}", world, 600, make)
+            yield Case("steady", f"{name}, {ease}", world, 300, make)
             world = Recorded(costs, still(0), **drafts)
-            yield Case("steady, seeded", f"{name}, {ease}", world, 600, partial(auto, costs))
+            yield Case("steady, seeded", f"{name}, {ease}", world, 300, partial(auto, costs))
 
 
 def changing() -> Iterator[Case]:
     """Good and hopeless stretches in turn."""
     for i, name in enumerate(("flat", "F16", "stairs", "Q8_0")):
-        for stretch in (150, 500):
-            drafts = drawn(lambda n, m=stretch: (3.5, -3.0)[n // m % 2], 1800, 100 + i)  # type: ignore[misc]
-            world = Recorded(profile(name), still(0), **drafts, **noisy(1800, i))
+        for stretch in (100, 300):
+            drafts = drawn(lambda n, m=stretch: (3.5, -3.0)[n // m % 2], 900, 100 + i)  # type: ignore[misc]
+            world = Recorded(profile(name), still(0), **drafts, **noisy(900, i))
             make = partial(auto, profile(name), live=True)
-            yield Case("changing", f"{name}, {stretch}", world, 1800, make)
+            yield Case("changing", f"{name}, {stretch}", world, 900, make)
 
 
 def long_parked() -> Iterator[Case]:
-    """Hopeless for long, then good; the drafter lags far behind by then."""
+    """Hopeless for long, then good, when the drafter lags far behind; and the other way round."""
     for i, name in enumerate(("F16", "flat", "stairs", "Q8_0")):
-        drafts = drawn(lambda n: -6.0 if n < 1500 else 3.5, 3000, 200 + i)
-        world = Recorded(profile(name), still(0), **drafts, **noisy(3000, i))
+        drafts = drawn(lambda n: -6.0 if n < 1000 else 3.5, 1800, 200 + i)
+        world = Recorded(profile(name), still(0), **drafts, **noisy(1800, i))
         make = partial(auto, profile(name), live=True)
-        yield Case("long parked", name, world, 3000, make)
+        yield Case("long parked", name, world, 1800, make)
+        drafts = drawn(lambda n: 3.5 if n < 500 else -6.0, 1800, 250 + i)
+        world = Recorded(profile(name), still(0), **drafts, **noisy(1800, i))
+        yield Case("good, then not", name, world, 1800, make)
 
 
 def misleading() -> Iterator[Case]:
@@ -228,10 +231,10 @@ def wrong_costs() -> Iterator[Case]:
         costs = GPU if told == "gpu" else profile(told)
         for source in ("profile", "table"):
             for i, ease in enumerate(("mid", "great")):
-                drafts = drawn(still(ease), 1000, 500 + i)
-                world = Recorded(true, still(0), **drafts, **noisy(1000, i))
+                drafts = drawn(still(ease), 600, 500 + i)
+                world = Recorded(true, still(0), **drafts, **noisy(600, i))
                 make = partial(auto, costs, source, live=True)
-                yield Case("wrong costs", f"{told}, {source}, {ease}", world, 1000, make)
+                yield Case("wrong costs", f"{told}, {source}, {ease}", world, 600, make)
     for i, ease in enumerate(("hopeless", "mid", "great")):
         drafts = drawn(still(ease), 600, 510 + i)
         for factor in (0.7, 1.3):
@@ -245,7 +248,7 @@ def wrong_costs() -> Iterator[Case]:
 
 def stalls() -> Iterator[Case]:
     """Single passes that take twenty times as long, and a machine that slows down for good."""
-    for i, name in enumerate(("F16", "flat", "Q8_0")):
+    for i, name in enumerate(("F16", "flat")):
         for j, ease in enumerate(("hopeless", "mid", "great")):
             drafts = drawn(still(ease), 400, 600 + 10 * i + j)
             for kind in ("stalls", "first pass", "throttling"):
@@ -274,31 +277,31 @@ class Stalled(Recorded):
 
 def shifts() -> Iterator[Case]:
     """T(1) alone changes in the midst of the text."""
-    for i, name in enumerate(("F16", "F16, another day", "kinder Q4_K_M", "Q8_0")):
-        for ease in ("mid", "good", "great"):
-            drafts = drawn(still(ease), 700, 700 + i)
+    for i, name in enumerate(("F16", "kinder Q4_K_M", "Q8_0")):
+        for ease in ("mid", "great"):
+            drafts = drawn(still(ease), 600, 700 + i)
             for factor in (0.6, 1.5):
                 world = Shifting(
-                    profile(name), still(0), **drafts, **noisy(700, i), at=200, factor=factor
+                    profile(name), still(0), **drafts, **noisy(600, i), at=150, factor=factor
                 )
                 make = partial(auto, profile(name), live=True)
-                yield Case("changed T(1)", f"{name}, {ease}, {factor}", world, 700, make)
+                yield Case("changed T(1)", f"{name}, {ease}, {factor}", world, 600, make)
 
 
 def copied() -> Iterator[Case]:
     """Texts that repeat themselves, drafted by lookup alone and beside a model."""
     for i, kind in enumerate(("copies much", "copies little", "phrases")):
-        tokens = text(kind, 700, i)
+        tokens = text(kind, 440, i)
         for name in ("F16", "Q4_K_M", "kinder Q4_K_M", "stairs"):
             for with_model in (False, True):
                 ease = ("mid", "good", "poor")[i]
                 world = Copied(
-                    profile(name), still(0), **drawn(still(ease), 600, 800 + i),
-                    **noisy(600, i), tokens=tokens, with_model=with_model,
+                    profile(name), still(0), **drawn(still(ease), 400, 800 + i),
+                    **noisy(400, i), tokens=tokens, with_model=with_model,
                 )  # fmt: skip
                 group = "lookup and model" if with_model else "lookup"
                 make = partial(auto, profile(name), live=True)
-                yield Case(group, f"{name}, {kind}", world, 600, make)
+                yield Case(group, f"{name}, {kind}", world, 400, make)
 
 
 def text(kind: str, n: int, seed: int) -> list[int]:
@@ -325,16 +328,12 @@ def _one_step(alive: float, rates: Sequence[float], costs: Sequence[float], **mo
     return worth_more(alive, rates[:1], costs, **more)
 
 
-def _settled(self: Auto, now: Any, k: int, paid: float, rate: float | None) -> bool:
-    return k < best_choice(now.rates[: now.limit], now.costs, full=now.full).k
-
-
 def _asked_after(self: Auto, now: Any, k: int, paid: float, rate: float | None) -> bool:
     return rate is None or WORTH(self, now, k, paid, rate)
 
 
 def _tried(self: Auto, side: Any, outlook: Any, drafter: Any, tokens: Any, purse: float) -> object:
-    side.parking.looked(rich=self.bank.balance > auto_module.RICH)
+    side.parking.looked()
     limit = self._most(outlook, 10**6)
     return self._try(side, outlook, drafter, limit, purse)
 
@@ -379,7 +378,6 @@ PARTS: dict[str, Off] = {
     "margin: only where it predicts better": [(Margin, "trusted", TRUE)],
     "margin: believed from the start": [(margin_module, "ERRORS", (1.0, 1.0))],
     "margin: fades while parked": [(Margin, "age", NOTHING)],
-    "go on within the round": [(Auto, "_worth", _settled)],
     "go on: looks over all lengths": [(auto_module, "worth_more", _one_step)],
     "go on: asked before each step": [(Auto, "_worth", _asked_after)],
     "full acceptance's cost": [(Auto, "_full", lambda self, side: 0.0)],
@@ -396,7 +394,6 @@ PARTS: dict[str, Off] = {
         (acceptance_module, "MOST_HOPED", 0.999), (auto_module, "MOST_HOPED", 0.999)
     ],
     "try: not where nothing could pay": [(Auto, "_could_pay", ALWAYS)],
-    "try: doubt": [(auto_module, "DOUBT", {"profile": 1.0, "table": 1.0})],
     "try: not before T(1) is known": [(LiveCosts, "plain_known", TRUE)],
     "bank": [(Bank, "book", _endless)],
     "bank: first sum": [
@@ -406,18 +403,14 @@ PARTS: dict[str, Off] = {
     "bank: catching up must be afforded": [(Bank, "affords", ALWAYS)],
     "bank: first sum only if promising": [(auto_module, "PROMISING", 0.0)],
     "parking": [(Parking, "over", TRUE)],
-    "parking: intervals double": [(auto_module, "RICH", -INF)],
-    "parking: not while rich": [(auto_module, "RICH", INF)],
+    "parking: intervals double": [(Parking, "LAST", Parking.FIRST)],
     "parking: labels fade": [(auto_module, "FADE", 1.0)],
     "catching up is a cost": [(Auto, "_catching_up", lambda self, side, outlook: 0.0)],
     "catching up: SPREAD": [(auto_module, "SPREAD", 1)],
-    "audit rounds": [(Auto, "_due", FALSE)],
-    "audit: rarer where drafting gains much": [(auto_module, "AUDIT_SHARE", INF)],
     "first plain rounds": [(auto_module, "FIRST_PLAIN", {"profile": 0, "table": 0})],
     "first pass not measured": [(Auto, "begin", _measured_at_once)],
     "stalls not charged": [(auto_module, "STALL", INF), (auto_module, "STALL_UNSEEN", INF)],
     "stalls: unseen widths apart": [(auto_module, "STALL_UNSEEN", auto_module.STALL)],
-    "stalls: charged 0.8 at least": [(auto_module, "LEAST_SPENT", 0.0)],
     "costs learned": [(LiveCosts, "learn_verify", NOTHING), (LiveCosts, "learn_draft", NOTHING)],
     "costs: drafter's learned": [(LiveCosts, "learn_draft", NOTHING)],
     "costs: outliers clamped": [(live_module, "CLAMP", INF)],
@@ -425,7 +418,6 @@ PARTS: dict[str, Off] = {
     "costs: fade while parked": [(live_module, "FADE", 0.0)],
     "costs: pace forgets": [(live_module, "PACE", 0.0)],
     "costs: errors of a width forget": [(live_module, "SLOW", 0.0)],
-    "costs: neighbours' errors": [(live_module._Corrected, "_between", lambda self, width: 0.0)],
     "costs: a profile is worth a sample": [
         (live_module, "TRUST", {"profile": 0.0, "table": 0.0})
     ],
@@ -448,6 +440,7 @@ PARTS: dict[str, Off] = {
 def seconds_without(part: str) -> list[float]:
     """Seconds per token in each case."""
     with ExitStack() as stack:
+        stack.enter_context(patch.object(Curve, "__call__", cache(Curve.__call__)))
         for thing, name, value in PARTS.get(part, ()):
             stack.enter_context(patch.object(thing, name, value))
         return [case.seconds(case.make()) for case in cases()]
@@ -485,12 +478,16 @@ def main() -> None:
     options = parser.parse_args()
     parts = options.parts or list(PARTS)
     cases()  # before the processes fork
+    record: dict[str, Any] = {"best_fixed": {}, "parts": {}}
     with Pool(options.processes) as pool:
+        found = pool.imap(seconds_without, ["", *parts])
         fixed = pool.apply_async(best_fixed)
-        whole, *without = pool.imap(seconds_without, ["", *parts], chunksize=1)
-        record = {"best_fixed": summary(np.divide(whole, fixed.get()).tolist()), "parts": {}}
-    for part, seconds in zip(parts, without, strict=True):
-        record["parts"][part] = summary(np.divide(seconds, whole).tolist())
+        whole = next(found)
+        for part, seconds in zip(parts, found, strict=True):
+            record["parts"][part] = summary(np.divide(seconds, whole).tolist())
+            means = (f"{name} {group['mean']:.3f}" for name, group in record["parts"][part].items())
+            print(f"{part}: {', '.join(means)}", file=sys.stderr, flush=True)
+        record["best_fixed"] = summary(np.divide(whole, fixed.get()).tolist())
     if options.parts:
         print(json.dumps(record, indent=1))
     else:

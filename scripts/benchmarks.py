@@ -279,6 +279,25 @@ def auto_part(name: str, words: str) -> str:
     return f"{words}{record.words()}:\n\n{record.table()}"
 
 
+def ablation_table() -> str:
+    """What each part of `--gamma auto` is worth."""
+    record = json.loads((RECORDS / "auto-parts.json").read_text(encoding="utf-8"))
+    groups = list(record["best_fixed"])
+
+    def row(name: str, found: Record) -> Row:
+        worst = max(found.values(), key=lambda group: float(group["worst"]))
+        cells = (percent(group["mean"] - 1, group["error"]) for group in found.values())
+        return [name, f"{worst['worst']:.2f}: {worst['worst_case']}", *cells]
+
+    def percent(more: float, error: float) -> str:
+        unsure = f" ± {100 * error:.1f}" if error >= 0.005 else ""
+        return "-" if abs(more) < 0.0005 and not unsure else f"{100 * more:+.1f}{unsure}"
+
+    rows = [row(name, found) for name, found in record["parts"].items()]
+    best = row("(all parts, against the best fixed gamma)", record["best_fixed"])
+    return markdown(["without", "worst world", *groups], [best, *rows])
+
+
 def busy_table() -> str:
     """Plain decoding beside other programs."""
     return measure_busy.table(measure_busy.read())
@@ -314,6 +333,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "prediction": prediction_table,
     "auto": auto_table,
     "lookup": lookup_table,
+    "ablation": ablation_table,
     "compare": compare_tables,
     "peers": peers_table,
     "rules": rules_table,

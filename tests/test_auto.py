@@ -189,25 +189,6 @@ def test_little_is_hoped_for_that_was_not_seen() -> None:
     assert known.hopeful_rates()[0] > 0.98
 
 
-def test_a_plain_round_comes_again_as_often_as_it_is_cheap() -> None:
-    """T(1) is measured again while drafting pays: often where it gains little."""
-    gaps = {}
-    for ease in ("mid", "great"):
-        done = World(profile("F16"), lambda n, e=ease: EASE[e], SPREAD).run(  # type: ignore[misc]
-            auto(profile("F16"), live=True), 2000
-        )
-        lengths = [n - 64 for n, _ in done.times[:-1]]
-        audits = [n for n, why in zip(lengths, done.reasons, strict=True) if why == "audit"]
-        assert audits[0] >= 24  # a profile knows T(1), so that drafting begins at once
-        gaps[ease] = float(np.median(np.diff(audits)))
-    assert 24 <= gaps["mid"] < 60 < 120 < gaps["great"] < 250
-
-
-def test_no_plain_round_is_due_where_times_are_not_measured() -> None:
-    done = World(profile("F16"), lambda n: EASE["great"], SPREAD).run(auto(profile("F16")), 2000)
-    assert "audit" not in done.reasons
-
-
 def test_a_stall_in_the_first_pass_does_not_make_all_passes_slow() -> None:
     """A profile knows the others; of a table, whose unit is any, nothing else is known."""
     cases: list[tuple[Source, bool]] = [("profile", False), ("table", True)]

@@ -36,22 +36,13 @@ WINDOWS = (256, 128, 64, 32, 16)
 """Lengths of recent text that a drafter may restart from."""
 NEAR = 4
 """Tokens that a drafter may lag behind and still be tried at once."""
-DOUBT = {"profile": 0.9, "table": 0.75}
-"""By source of the costs, the expected gain from which a trial is worth making when times are
-measured. It is below 1 because the costs may be that much too high."""
 PROMISING = 1.2
 """Gain that the best possible drafter must promise for a search to spend the bank's first sum."""
-RICH = 6.0
-"""Plain tokens in the bank from which looking back need not become rarer."""
 FADE = 0.985
 """Factor on the weight of old labels per token that was decoded plainly."""
-LEAST_SPENT, STALL, STALL_UNSEEN = 0.8, 1.25, 4.0
-"""Bounds of what a round is charged, over its expected cost: more is a stall of the machine.
-Where passes of its width were rarely seen, the expected cost may itself be far too low."""
-AUDIT_LEAST, AUDIT_SHARE = 24, 0.005
-"""Drafted tokens after which a plain round is due when times are measured, and the share of the
-text's time that such rounds may cost. Every choice is compared with T(1), which may have changed.
-Where drafting gains much, a plain round is dear, and drafting would still pay at another T(1)."""
+STALL, STALL_UNSEEN = 1.25, 4.0
+"""Most that a round is charged, over its expected cost: more is a stall of the machine. Where
+passes of its width were rarely seen, the expected cost may itself be far too low."""
 FIRST_PLAIN = {"profile": 0, "table": 3}
 """Plain rounds at the start when times are measured: a table does not know T(1)."""
 
@@ -107,8 +98,7 @@ class Auto:
         self._sides: dict[str, _Side] = {}
         self._guesses: list[tuple[_Side, int, int]] = []
         self._plain_probs: deque[float] = deque(maxlen=HINDSIGHT)
-        self._audit = FIRST_PLAIN[costs.source] if costs.live else 0
-        self._since_plain = 0
+        self._first_plain = FIRST_PLAIN[costs.source] if costs.live else 0
         self.begin()
 
     def begin(self) -> None:
@@ -130,14 +120,13 @@ class Auto:
             if outlook.guess is not None
         ]
         self._now = None
-        if self._audit > 0:
+        if self._first_plain > 0:
+            self._first_plain -= 1
             return Decision(drafters[0], 0, "audit")
         found = [self._best(*pair, room) for pair in zip(sides, outlooks, strict=True)]
         place = max(range(len(found)), key=lambda i: found[i].rate)
-        best, plain = found[place], 1 / self.costs.plain
-        if best.rate > PAYS * plain:
-            if self._due(best.rate / plain):
-                return Decision(drafters[0], 0, "audit")
+        best = found[place]
+        if best.rate * self.costs.plain > PAYS:
             side, outlook = sides[place], outlooks[place]
             side.parking.leave()
             # A free draft is known from the start: nothing on the way could make it longer.
@@ -245,8 +234,7 @@ class Auto:
         classes = outlook.classes[:limit]
         hopeful, expected = side.acceptance.hopeful_rates(), side.acceptance.rates()
         hopes = [hopeful[place] for place in classes]
-        needed = PAYS * (DOUBT[self.costs.source] if self.costs.live else 1.0)
-        if best_choice(hopes, costs, full=self._full(side)).rate * costs[0] <= needed:
+        if best_choice(hopes, costs, full=self._full(side)).rate * costs[0] <= PAYS:
             return None
         trial = cheapest_trial([expected[place] for place in classes], costs)
         behind = self._catching_up(side, outlook) / self.costs.plain
@@ -325,13 +313,10 @@ class Auto:
             self._learn_draft(now, outcome)
         if n_proposed:
             self._plain_probs.clear()
-            self._since_plain += outcome.decided
         else:
-            self._since_plain = 0
             self._plain_probs.append(outcome.prob(outcome.token))
             for side in self._sides.values():
                 side.parking.wait(1)
-        self._audit = max(self._audit - 1, 0)
 
     def _learn_draft(self, now: _Round, outcome: Outcome) -> None:
         """Labels from the verified draft, or from the text that the drafter caught up with."""
@@ -351,7 +336,7 @@ class Auto:
         pairs = list(zip(reversed(hindsight), reversed(self._plain_probs), strict=False))
         side.acceptance.age(FADE**side.parking.waited)
         side.margin.age(FADE**side.parking.waited)
-        side.parking.looked(rich=self.bank.balance > RICH)
+        side.parking.looked()
         for draft, target in reversed(pairs):
             side.acceptance.label(0, min(1.0, draft / target) if target > 0 else 1.0)
 
@@ -374,9 +359,5 @@ class Auto:
         if costs.live and steps + n_proposed:
             seconds = outcome.draft_seconds + outcome.verify_seconds + outcome.core_seconds
             most = STALL if costs.measured(n_proposed + 1) else STALL_UNSEEN
-            spent = min(max(seconds, LEAST_SPENT * expected), most * expected)
+            spent = min(seconds, most * expected)
         self.bank.book(outcome.decided, spent / costs.plain)
-
-    def _due(self, gain: float) -> bool:
-        """Whether a plain round is due, so that a change of T(1) is noticed."""
-        return self.costs.live and self._since_plain >= max(AUDIT_LEAST, (gain - 1) / AUDIT_SHARE)

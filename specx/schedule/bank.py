@@ -35,7 +35,7 @@ class Bank:
 
 @dataclass
 class Parking:
-    """When to re-probe whether drafting pays: intervals double while the bank is short."""
+    """When to re-probe whether drafting pays: intervals double until it does."""
 
     interval: int = 16
     waited: int = 0
@@ -51,10 +51,9 @@ class Parking:
         """Whether the interval has passed."""
         return self.waited >= self.interval
 
-    def looked(self, *, rich: bool) -> None:
-        """Start the next interval after a probe: twice as long, unless the bank is `rich`."""
-        self.waited = 0
-        self.interval = self.FIRST if rich else min(2 * self.interval, self.LAST)
+    def looked(self) -> None:
+        """Start the next interval after a probe, twice as long."""
+        self.waited, self.interval = 0, min(2 * self.interval, self.LAST)
 
     def leave(self) -> None:
         """Start over, since drafting pays."""

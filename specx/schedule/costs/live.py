@@ -158,10 +158,12 @@ class _Corrected:
         elif n >= FIRST:  # an earlier deviation is put down to the curve
             self._pace += PACE * off
         if width > 1 and not alone:
-            error = self._error.get(width, self._between(width))
+            error = self._error.get(width, 0.0)
             self._error[width] = error + max(1 / (n + 1 + self._trust), SLOW) * off
         self._n[width] = n + 1
-        errors = np.interp(np.arange(1, len(self._log) + 1), *self._known())
+        widths = sorted(self._error)
+        known = [self._error[width] for width in widths]
+        errors = np.interp(np.arange(1, len(self._log) + 1), widths, known)
         self.seconds = np.exp(self._log + errors + self._pace).tolist()
 
     def fade(self) -> None:
@@ -170,13 +172,6 @@ class _Corrected:
             width: error if self.n(width) >= FIRST else (1 - FADE) * error
             for width, error in self._error.items()
         }
-
-    def _known(self) -> tuple[list[int], list[float]]:
-        widths = sorted(self._error)
-        return widths, [self._error[width] for width in widths]
-
-    def _between(self, width: int) -> float:
-        return float(np.interp(width, *self._known()))
 
 
 @dataclass
