@@ -65,12 +65,12 @@ def test_an_argument_changes_the_prompt_and_is_in_the_settings(table: Any) -> No
     ("args", "words"),
     [
         (["--template-arg", "thinking=1"], "no variable 'thinking'; it has: think"),
-        (["--template-arg", "think=off"], "off is not JSON; a text needs double quotes"),
+        (["--template-arg", "think=off"], "off is not JSON; a string needs double quotes"),
         (["--template-arg", "think"], "--template-arg think is not NAME=JSON"),
-        (["--template-arg", "think=1", "--raw"], "--raw does without; drop one"),
-        (["--template-date", "2024-07-26", "--raw"], "--raw does without; drop one"),
+        (["--template-arg", "think=1", "--raw"], "--raw disables; leave one out"),
+        (["--template-date", "2024-07-26", "--raw"], "--raw disables; leave one out"),
         (["--template-date", "26.7.2024"], "does not match the format"),
-        (["-sys", "be", "--raw"], "-sys needs a chat template, and none is in use"),
+        (["-sys", "be", "--raw"], "-sys needs a chat template, which --raw disables"),
     ],
 )
 def test_what_cannot_be_used_is_one_line(table: Any, args: list[str], words: str) -> None:
@@ -172,7 +172,7 @@ def test_other_commands_take_the_templates_options_too(
     prompts.write_text('{"id": "a", "kind": "chat", "prompt": "hi"}\n')
     for given, words in (
         (["--template-arg", "thinking=1"], "no variable 'thinking'; it has: think"),
-        (["--template-date", "2024-07-26", "--raw"], "--raw does without; drop one"),
+        (["--template-date", "2024-07-26", "--raw"], "--raw disables; leave one out"),
     ):
         args = ["--backend", "toy", "-q", "-m", str(model), "-md", str(model), "-f", str(prompts)]
         args += ["--against-backend", "toy"] if command == "compare" else []
