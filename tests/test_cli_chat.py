@@ -102,7 +102,7 @@ def test_a_system_message_without_a_place_is_told_once(table: Any) -> None:
     template = '{% if messages[0].role == "system" %}{{ raise_exception(1) }}{% endif %}' + EACH
     done = run(table(template), "-p", "hi", "-sys", "be")
     assert done.returncode == 0
-    assert done.stderr.count("takes no system message; it was put before") == 1
+    assert done.stderr.count("accepts no system message; it was put before") == 1
 
 
 def test_a_raw_text_that_begins_with_bos_has_one(table: Any) -> None:
