@@ -395,7 +395,7 @@ def test_every_ending_writes_its_form(pair: list[str], tmp_path: Path, capsys: O
     [
         ("a.txt", ["has no supported extension", ".json"]),
         ("a", ["has no supported extension"]),
-        ("no/such/a.json", ["cannot write -o", "No such file", "choose another place"]),
+        ("no/such/a.json", ["cannot write -o", "No such file", "choose another path"]),
         ("folder.json", ["cannot write -o", "it is a directory"]),
         ("full.json", ["cannot write -o", "not a regular file"]),
     ],
