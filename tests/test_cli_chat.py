@@ -79,7 +79,7 @@ def test_what_cannot_be_used_is_one_line(table: Any, args: list[str], words: str
 
 
 def test_an_argument_without_a_template_is_refused(table: Any) -> None:
-    assert "the model has none" in complaint(table(""), "-p", "hi", "--template-arg", "a=1")
+    assert "which the model lacks" in complaint(table(""), "-p", "hi", "--template-arg", "a=1")
     dated = ("--template-date", "2024-07-26")
     assert "--template-date needs a chat template" in complaint(table(""), "-p", "hi", *dated)
 

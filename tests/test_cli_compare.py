@@ -252,7 +252,7 @@ def test_the_help_says_that_both_must_fit_and_what_the_words_mean(
     assert compare("--help") == 0
     out = capsys.readouterr().out
     assert "Both must fit in memory" in out
-    assert "algorithm  what A's acceptance in place of B's does" in out
+    assert "algorithm  effect of A's acceptance in place of B's" in out
 
 
 def test_a_runtime_that_is_not_installed_is_told_before_anything_is_loaded(
@@ -297,7 +297,7 @@ def test_threads_of_a_are_bs_too_where_nothing_else_is_said(
     )
     assert a["threads"] == a["draft_threads"] == b["threads"] == b["draft_threads"]
     assert compare(*pair, *DEMO) == 0
-    assert "threads, the default of A's runtime (-t sets it)" in capsys.readouterr().err
+    assert "threads, the default of A's runtime (set it with -t)" in capsys.readouterr().err
 
 
 def test_an_option_of_as_runtime_alone_is_said_to_be(

@@ -199,7 +199,7 @@ class Chosen(Observer):
 
     def __init__(self, options: DraftOptions) -> None:
         self.by = ""
-        """What decides gamma, as shown in the footer and in ``settings``."""
+        """The source of gamma, as shown in the footer and in ``settings``."""
         self._options = options
         path = options.gamma_trace
         self._trace = None if path is None else OutputFile(path, "--gamma-trace")
