@@ -247,7 +247,7 @@ class Session:
             current.close()
 
     def close(self) -> None:
-        """Release the models; close them too if the session loaded them (`specx.load`)."""
+        """Release the models; close them too if `closes_models` was set, as by `specx.load`."""
         current = self._current() if self._current is not None else None
         if current is not None:
             current.close()
