@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from importlib import import_module
 
-TYPE_CHECKING = False  # as type checkers read it; to import it from typing takes milliseconds
+TYPE_CHECKING = False  # as type checkers read it; importing it from typing takes milliseconds
 if TYPE_CHECKING:
     from typing import Any
 
@@ -59,7 +59,7 @@ __all__ = [
 ]
 
 # Imported on first use: `specx --help` needs none of these, and NumPy alone takes longer than it.
-_PLACES = {
+_EXPORTS = {
     "core.rules": ("RULES", "Block", "Rule", "Verdict"),
     "core.accept": ("accept", "expected_accepted"),
     "runtime.backend": (
@@ -80,7 +80,7 @@ _PLACES = {
     "core.sampling": ("Distribution", "SamplingParams", "distribution"),
     "session.tally": ("Tally",),
 }
-_MODULES = {name: f"specx.{module}" for module, names in _PLACES.items() for name in names}
+_MODULES = {name: f"specx.{module}" for module, names in _EXPORTS.items() for name in names}
 
 
 if not TYPE_CHECKING:  # else a misspelt name would pass as Any

@@ -1,4 +1,4 @@
-"""The process ``specx``: what handles signals comes first, and everything else after it."""
+"""The process ``specx``: handles signals first, and imports everything else after that."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ def main() -> None:
 
         code = interrupted()
     if interrupts.received():
-        os._exit(interrupts.exit_code())  # what was stopped half-way may fail in its destructors
+        os._exit(interrupts.exit_code())  # objects stopped half-way may fail in their destructors
     interrupts.deafen()
     sys.exit(code)
 
 
 def _run() -> int:
-    from specx.cli.streams import finish, prepare  # imports click; what Ctrl-C meets is handled
+    from specx.cli.streams import finish, prepare  # imports click, and Ctrl-C is handled by now
 
     prepare()
     from specx.cli import exit_code_of

@@ -1,8 +1,8 @@
-"""Records from JSON: strictly typed, and one line that names file, line and field where they fail.
+"""Strictly typed records from JSON; errors name the file, line and field in one line.
 
-JSON that a file holds becomes the dataclasses that the code computes with. Types are taken at their
-word (true is not 1, "3" is not 3), numbers are finite and of a size that sums and ratios survive.
-Keys that nobody knows are passed over: a later specx of the same format may write more.
+The JSON of a file becomes the dataclasses that the code computes with. Types are strict (true is
+not 1, "3" is not 3); numbers are finite, and small enough for sums and ratios. Unknown keys are
+ignored: a later version of specx may write more in the same format.
 
 The standard library parses, because a trace may hold half a surrogate pair (an argument that was
 not UTF-8), which msgspec's own parser refuses; msgspec converts.
@@ -44,7 +44,7 @@ __all__ = [
 ]
 
 MOST_GAMMA = 1024
-"""Tokens proposed in a round, at most: beyond any that pays, and small enough to count to."""
+"""Maximum number of tokens drafted per round: more than ever pays, and few enough to count."""
 
 Count: TypeAlias = Annotated[int, Meta(ge=0, le=2**53)]
 Gamma: TypeAlias = Annotated[int, Meta(ge=0, le=MOST_GAMMA)]
@@ -58,7 +58,7 @@ Chance: TypeAlias = Annotated[float, Meta(ge=0, le=1.000001)]
 Uniform: TypeAlias = Annotated[float, Meta(ge=0, lt=1)]
 
 MOST_NESTED = 32
-"""Levels; records have eight at most, and what walks through them recurses."""
+"""Levels of nesting; records have at most eight, and the code that reads them recurses."""
 SHOWN = 60
 
 T = TypeVar("T")
@@ -70,9 +70,9 @@ def read_json(path: Path, what: str, remedy: str) -> Any:
     Parameters
     ----------
     what
-        Names the file in errors: ``the profile``.
+        Name of the file in errors: ``the profile``.
     remedy
-        Says what makes such a file: ``specx bench --curve -o FILE writes one``.
+        How to make the file: ``specx bench --curve -o FILE writes one``.
 
     Raises
     ------
@@ -83,7 +83,7 @@ def read_json(path: Path, what: str, remedy: str) -> Any:
 
 
 def lines_of(path: Path, what: str) -> Iterator[tuple[int, bytes, bool]]:
-    """Number, content and whether it is the last without a newline, of each line not blank.
+    """Number and content of each non-blank line, and True for a last line without a newline.
 
     Raises
     ------
@@ -102,7 +102,7 @@ def parse(data: bytes, place: str, remedy: str) -> Any:
     Parameters
     ----------
     place
-        Begins the error: the file, and the line where there are several.
+        Begins the error: the file, and the line if there are several.
 
     Raises
     ------
@@ -133,8 +133,8 @@ def convert(value: Any, kind: type[T], place: str, remedy: str) -> T:
     Raises
     ------
     UsageError
-        If a field is missing or of another type, or what it holds cannot be; `place`, the field and
-        `remedy` are named.
+        If a field is missing, of the wrong type, or has an invalid value; names `place`, the field
+        and `remedy`.
     """
     try:
         return msgspec.convert(value, kind, str_keys=True)
@@ -143,8 +143,8 @@ def convert(value: Any, kind: type[T], place: str, remedy: str) -> T:
         known = path and "..." not in path  # else it is the value of some key of a mapping
         shown, reason = _told(_at(value, path), reason) if known else ("", reason)
         refuse(place, f"{path}{shown}", reason, remedy)
-    except UnicodeEncodeError as error:  # half a surrogate pair, where a key or a name is wanted
-        refuse(place, "", f"a name holds half a character, {shortened(error.object)}", remedy)
+    except UnicodeEncodeError as error:  # half a surrogate pair in a key or a name
+        refuse(place, "", f"a name contains half a character, {shortened(error.object)}", remedy)
     except UsageError as error:  # a dataclass that checks itself
         raise UsageError(f"{place}: {error}; {remedy}") from error
 
@@ -157,13 +157,13 @@ def require_all(value: Any, kind: type, place: str, field: str, remedy: str) -> 
 
 
 def refuse(place: str, field: str, reason: str, remedy: str) -> NoReturn:
-    """Raise UsageError in the words of `convert`; an empty field is the record as a whole."""
+    """Raise UsageError, worded as in `convert`; an empty field means the whole record."""
     named = f"field {field}: " if field else ""
     raise UsageError(f"{place}: {named}{reason}; {remedy}")
 
 
 def to_json(value: Any, *, indent: int | None = None) -> str:
-    """`value` as JSON text; what is not finite is null, for JSON has no word for it."""
+    """`value` as JSON text; non-finite numbers become null, as JSON cannot express them."""
     try:
         return json.dumps(value, ensure_ascii=False, allow_nan=False, indent=indent)
     except ValueError:
@@ -179,7 +179,7 @@ def _nulled(value: Any) -> Any:
 
 
 def shortened(value: object) -> str:
-    """A value of a record within a line of an error: as JSON, printable, cut where it is long."""
+    """A value for a line of an error: as JSON, printable, shortened if it is long."""
     if isinstance(value, str):
         value = value[: 2 * SHOWN]
     shown = json.dumps(value, ensure_ascii=False)
@@ -203,7 +203,7 @@ def _at(value: Any, path: str) -> Any:
 
 
 def _told(value: Any, reason: str) -> tuple[str, str]:
-    """`value` in words, and what is wrong with it."""
+    """`value` for an error, and the reason why it is invalid."""
     if isinstance(value, dict | list):
         return "", reason
     infinite = isinstance(value, float) and not math.isfinite(value)

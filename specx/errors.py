@@ -2,12 +2,12 @@
 
 SpecxError                  one line that names the value and the remedy; exit code 2
 ├── UsageError              the caller's input: an option, a prompt, a file that cannot be written
-├── ModelError              a model that is missing, damaged, or not what it is said to be
+├── ModelError              a model that is missing, damaged, or not as described
 │   ├── VocabularyError     drafter and verifier do not share a vocabulary
 │   └── LogitsError         the model returned NaN or nothing but -inf
 ├── BackendError            a runtime that is unknown, not installed, or that failed
-│   └── OptionError         an option this runtime cannot honour
-└── ContextError            the context or the memory is too small for what was asked
+│   └── OptionError         an option this runtime does not support
+└── ContextError            the context or the memory is too small for the request
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class UsageError(SpecxError):
 
 
 class ModelError(SpecxError):
-    """A model is missing, damaged, or not what it is said to be."""
+    """A model is missing, damaged, or not as described."""
 
 
 class VocabularyError(ModelError):
@@ -46,7 +46,7 @@ class VocabularyError(ModelError):
 
 
 class LogitsError(ModelError):
-    """A model returned logits from which no distribution follows."""
+    """A model returned logits that do not define a distribution."""
 
 
 class BackendError(SpecxError):
@@ -54,20 +54,20 @@ class BackendError(SpecxError):
 
 
 class OptionError(BackendError):
-    """A runtime was given an option that it cannot honour."""
+    """A runtime was given an option that it does not support."""
 
 
 class ContextError(SpecxError):
-    """The context or the memory is too small for what was asked."""
+    """The context or the memory is too small for the request."""
 
 
 def is_whole(value: object) -> TypeGuard[int]:
-    """Whether `value` is a whole number, Python's or NumPy's; a bool answers another question."""
+    """True if `value` is a whole number, Python's or NumPy's, but not a bool."""
     return isinstance(value, Integral) and not isinstance(value, bool)
 
 
 def whole_number(name: str, value: Any, least: int, most: int | None = None) -> int:
-    """`value` as an int, if it is a whole number of `least` or more; NumPy's count too.
+    """`value` as an int, if it is a whole number, Python's or NumPy's, of at least `least`.
 
     Raises
     ------

@@ -2,13 +2,13 @@
 
 Python raises KeyboardInterrupt at any instruction: within an import, where it may leave a traceback
 or be taken for another error; within a callback from C, where it is printed and lost; between the
-two halves of something that belongs together. So the process ``specx`` handles signals itself:
+two halves of a change that must not be split. So the process ``specx`` handles signals itself:
 
-- before anything has `begun`, one line is written and the process ends there and then;
-- later on KeyboardInterrupt is raised, but within a `held` block only at its end;
+- before anything has `begun`, one line is written and the process ends at once;
+- later, KeyboardInterrupt is raised, but within a `held` block only at its end;
 - one that Python swallowed, as it does in callbacks and destructors, is raised again;
-- while the first is dealt with a second changes nothing for some seconds; a later one, or the
-  third, ends the process at once.
+- while the first signal is handled, a second is ignored for some seconds; a later one, or a third,
+  ends the process at once.
 
 A program that imports specx keeps its own handlers; `held` then does nothing.
 """
@@ -27,17 +27,17 @@ __all__ = ["begun", "deafen", "exit_code", "held", "listen", "message", "receive
 
 SIGNALS = ("SIGINT", "SIGTERM", "SIGHUP")
 PATIENCE = 2.0
-"""Seconds that a `held` block may make a signal wait: a write to a full pipe lasts for ever."""
+"""Maximum seconds that a `held` block delays a signal: a write to a full pipe may never end."""
 PAUSE = 0.005
-"""Seconds until a swallowed interrupt comes again: the callback has returned by then, mostly."""
+"""Seconds until a swallowed interrupt is raised again; by then the callback has mostly ended."""
 
 
 class _State:
-    """Of this process; only the main thread, which runs the handlers, changes it."""
+    """Signal state of the process; only the main thread, which runs the handlers, changes it."""
 
     def __init__(self) -> None:
         self.main: int | None = None
-        """The thread that handles signals; None while nobody listens."""
+        """The thread that handles signals; None before `listen`."""
         self.received: int | None = None
         """The first signal."""
         self.since = 0.0
@@ -83,7 +83,7 @@ def listen() -> None:
 
 
 def deafen() -> None:
-    """Ignore Ctrl-C from now on: all is done, and Python only tidies up."""
+    """Ignore Ctrl-C from now on: the work is done, and Python is only cleaning up."""
     for name in SIGNALS:
         if signal.getsignal(getattr(signal, name, signal.SIGINT)) == _state.handle:
             ignored = name == "SIGINT"
@@ -92,34 +92,34 @@ def deafen() -> None:
 
 
 def begun() -> None:
-    """Say that something has begun that must be put in order before the process ends."""
+    """Record that something has begun that must be cleaned up before the process ends."""
     _state.begun = True
 
 
 def received() -> bool:
-    """Whether a signal has asked this process to end."""
+    """True if a signal has asked this process to end."""
     return _state.received is not None
 
 
 def taken() -> None:
-    """Say that the signal was seen and the work is being brought to its end: raise it no more."""
+    """Record that the signal was seen and the work is ending, so that it is not raised again."""
     _state.raised = True
 
 
 def exit_code() -> int:
-    """What a shell shows of a process that a signal ended; of Ctrl-C where none was received."""
+    """The exit code of a process that a signal ended; that of Ctrl-C if none was received."""
     return 128 + (_state.received or signal.SIGINT)
 
 
 def message() -> str:
-    """The line for a run that leaves nothing else to say."""
+    """The line to print for an interrupted run."""
     if _state.received in (None, signal.SIGINT):
         return "specx: interrupted"
     return f"specx: ended by {signal.Signals(_state.received).name}"
 
 
 class held:
-    """What belongs together: a signal that comes within is raised after it."""
+    """A block that must not be split: a signal that arrives within it is raised at its end."""
 
     def __enter__(self) -> None:
         if _state.main == _thread.get_ident():
@@ -140,7 +140,7 @@ class held:
 
 
 def remind(seconds: float) -> None:
-    """Let the handler run again after a while, in the main thread as ever."""
+    """Run the handler again after `seconds`, in the main thread."""
 
     def wait() -> None:
         time.sleep(seconds)
@@ -156,7 +156,7 @@ def remind(seconds: float) -> None:
 
 
 def _swallowed(lost: Any) -> None:
-    """Python calls this with an exception that it cannot raise."""
+    """Handle an exception that Python cannot raise."""
     if not received():
         sys.__unraisablehook__(lost)
     elif isinstance(lost.exc_value, KeyboardInterrupt):

@@ -1,4 +1,4 @@
-"""Files for results: written whole or not at all, or a line at a time by one process only."""
+"""Output files: written whole or not at all, or line by line by a single process."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ else:
 __all__ = ["LineFile", "OutputFile"]
 
 TRIAL_BYTES = 2**18
-"""More than most results take; a disk without this much room is a full one."""
+"""Larger than most results; a disk without this much room counts as full."""
 LOCKED_BYTE = 2**31 - 2
-"""On Windows a lock is on bytes, which others cannot read then: one that no trace reaches."""
+"""On Windows a lock makes its bytes unreadable to others, so this one is beyond any trace."""
 
 
 class OutputFile:
-    """Where results will go.
+    """A file for results.
 
     Raises
     ------
     UsageError
-        If the file could not be written now: said before work of minutes begins.
+        If the file cannot be written; checked here, before minutes of work begin.
     """
 
     def __init__(self, path: Path, option: str = "-o") -> None:
@@ -46,11 +46,11 @@ class OutputFile:
 
     @property
     def ending(self) -> str:
-        """Of the name that was given, wherever a link leads."""
+        """Extension of the name that was given, even if it is a link."""
         return self._given.suffix
 
     def write(self, text: str) -> None:
-        """Replace what the file holds."""
+        """Replace the content of the file."""
         # A lone surrogate, as in a file name that is not UTF-8, becomes its escape.
         self._replace(text.encode("utf-8", errors="backslashreplace"), keep=True)
 
@@ -78,38 +78,44 @@ class OutputFile:
                 os.unlink(name)
 
     def _followed(self) -> Path:
-        """Where a link leads: the file there is replaced, and the link stays one."""
+        """The target of a link: that file is replaced, and the link stays."""
         try:
             return self._given.resolve()
-        except (OSError, RuntimeError, ValueError) as error:  # a circle; before Python 3.13; a NUL
-            raise self._error("it is a link that leads nowhere") from error
+        except (
+            OSError,
+            RuntimeError,
+            ValueError,
+        ) as error:  # a loop; the same before Python 3.13; a NUL
+            raise self._error("it is a broken link") from error
 
     def _mode(self) -> int:
-        """Permissions of the file that is replaced, or of a new one."""
+        """Permissions of the file to replace, or of a new one."""
         if self.path.exists():
             return stat.S_IMODE(self.path.stat().st_mode)
         return 0o666 & ~_umask()
 
     def _error(self, reason: str | None) -> UsageError:
         return UsageError(
-            f"cannot write {self._option} {self._given}: {reason}; choose another place"
+            f"cannot write {self._option} {self._given}: {reason}; choose another path"
         )
 
 
 class LineFile:
-    """A file that is written a line at a time, each at once and as a whole, by one process only.
+    """A file written by a single process, one whole line at a time, without buffering.
 
-    What the file holds is kept until `restart`.
+    Existing content is kept until `restart`.
 
     Raises
     ------
     OSError
-        Here and from every method, also where only a part of a line could be written; EBUSY where
-        another process writes the file.
+        Here and from every method, also if only part of a line could be written; EBUSY if another
+        process is writing the file.
     """
 
     def __init__(self, path: Path) -> None:
-        if os.path.exists(path) and not os.path.isfile(path):  # a named pipe would wait to be read
+        if os.path.exists(path) and not os.path.isfile(
+            path
+        ):  # a named pipe would block until it is read
             raise OSError(errno.EINVAL, "it is not a regular file")
         self.path = path
         self._file = FileIO(path, "ab")
@@ -118,24 +124,24 @@ class LineFile:
             if not os.path.samestat(os.stat(path), os.fstat(self._file.fileno())):
                 raise _busy()  # removed by its writer after it was opened here
             self.new = os.fstat(self._file.fileno()).st_size == 0
-            """Whether it held nothing when it was opened."""
+            """True if the file was empty when it was opened."""
         except OSError:
             self._file.close()
             raise
 
     @property
     def closed(self) -> bool:
-        """Whether nothing more can be written."""
+        """True if the file is closed."""
         return self._file.closed
 
     def restart(self) -> None:
-        """Forget what the file holds."""
+        """Discard the content of the file."""
         self._file.truncate(0)
 
     def write(self, line: bytes) -> None:
-        """Add `line`."""
+        """Append `line`."""
         rest = memoryview(line)
-        while rest:  # the system may take a part, where space runs out
+        while rest:  # the system may write only a part if space runs out
             rest = rest[self._file.write(rest) :]
 
     def close(self, *, remove: bool = False) -> None:
@@ -152,7 +158,7 @@ def _busy() -> OSError:
 
 
 def _lock(file: FileIO) -> None:
-    """Hold `file` until it is closed; file systems without locks are used as they are."""
+    """Lock `file` until it is closed; without effect on file systems that have no locks."""
     try:
         if sys.platform == "win32":
             os.lseek(file.fileno(), LOCKED_BYTE, os.SEEK_SET)
@@ -165,7 +171,7 @@ def _lock(file: FileIO) -> None:
 
 
 def _umask() -> int:
-    """What the system takes from a new file's permissions; temporary files ignore it."""
+    """The umask, which temporary files ignore."""
     mask = os.umask(0)
     os.umask(mask)
     return mask

@@ -12,7 +12,7 @@ __all__ = ["demo_pair", "packaged", "shipped"]
 PACKAGE = Path(__file__).resolve().parent
 PLACES = (PACKAGE / "_models", PACKAGE.parent / "models")
 PARTS = ("costs.toml", "demo/*", "suites/*", "toy/*")
-"""In a checkout the folder holds other models beside them."""
+"""In a checkout the folder also holds other models."""
 
 
 def demo_pair() -> tuple[str, str]:
@@ -25,10 +25,10 @@ def demo_pair() -> tuple[str, str]:
 
 def packaged(name: str) -> Path:
     """The path of a file of the `models` folder, such as ``toy/verifier.toml``."""
-    found = next((place / name for place in PLACES if (place / name).is_file()), None)
-    if found is None:
-        raise ModelError(f"{name} is missing from this installation of specx; install it again")
-    return found
+    path = next((place / name for place in PLACES if (place / name).is_file()), None)
+    if path is None:
+        raise ModelError(f"{name} is missing from this installation of specx; reinstall it")
+    return path
 
 
 def shipped() -> Iterator[Path]:

@@ -163,7 +163,7 @@ def test_a_template_that_leaves_the_prompt_out_is_refused(template: str) -> None
     ],
 )
 def test_a_system_message_that_has_no_place_goes_before_the_users(template: str) -> None:
-    with pytest.warns(UserWarning, match="takes no system message; it was put before") as found:
+    with pytest.warns(UserWarning, match="accepts no system message; it was put before") as found:
         assert render_chat(template, KIND) == "[be kind\n\nhello]"
     assert len(found) == 1
     with warnings.catch_warnings():

@@ -393,9 +393,9 @@ def test_every_ending_writes_its_form(pair: list[str], tmp_path: Path, capsys: O
 @pytest.mark.parametrize(
     ("place", "words"),
     [
-        ("a.txt", ["has no known ending", ".json"]),
-        ("a", ["has no known ending"]),
-        ("no/such/a.json", ["cannot write -o", "No such file", "choose another place"]),
+        ("a.txt", ["has no supported extension", ".json"]),
+        ("a", ["has no supported extension"]),
+        ("no/such/a.json", ["cannot write -o", "No such file", "choose another path"]),
         ("folder.json", ["cannot write -o", "it is a directory"]),
         ("full.json", ["cannot write -o", "not a regular file"]),
     ],
@@ -417,7 +417,7 @@ def test_a_curve_is_written_as_json_only(
     pair: list[str], tmp_path: Path, capsys: Output, unloadable: None
 ) -> None:
     assert bench(*pair, "--curve", "-o", str(tmp_path / "a.md")) == 2
-    assert_one_line(capsys, "a.md has no known ending; use one of .json")
+    assert_one_line(capsys, "a.md has no supported extension; use one of .json")
 
 
 def full_after(monkeypatch: pytest.MonkeyPatch, writes: int) -> None:
@@ -636,7 +636,7 @@ def test_only_a_sweeps_file_is_resumed(
     pair: list[str], capsys: Output, unloadable: None, args: list[str]
 ) -> None:
     assert bench(*pair, "--resume", *args) == 2
-    assert_one_line(capsys, "--resume goes on with a sweep's file; add -o FILE.json")
+    assert_one_line(capsys, "--resume continues a sweep's file; add -o FILE.json")
 
 
 def test_what_is_no_result_is_not_resumed(
@@ -795,12 +795,12 @@ def test_a_full_disk_does_not_cost_a_curve(
         (["--gamma", ""], ["--gamma"]),
         (["--gamma", "4,often"], ["--gamma 4,often is not a list", "0,4,auto"]),
         (["--draft", "lokup"], ["--draft lokup: unknown 'lokup'; known: model, lookup"]),
-        (["--draft", "model+lookup"], ["--draft model+lookup is chosen", "--gamma 2,4,8,auto"]),
+        (["--draft", "model+lookup"], ["--draft model+lookup chooses", "--gamma 2,4,8,auto"]),
         (["--draft", "lookup"], ["d.toml is not used by --draft lookup", "--draft model,lookup"]),
         (["--draft-temp", "-1"], ["the drafter's temperature is -1"]),
-        (["--profile", "c.json"], ["--profile c.json holds costs for auto", "2,4,8,auto"]),
+        (["--profile", "c.json"], ["--profile c.json is used only by auto", "2,4,8,auto"]),
         (["--gamma", "auto", "--profile", "c.json"], ["cannot read the profile from 'c.json'"]),
-        (["--gamma", "auto", "--profile", "c.json", "--backend", "toy,hf"], ["c.json is of one"]),
+        (["--gamma", "auto", "--profile", "c.json", "--backend", "toy,hf"], ["c.json covers one"]),
         (["-p", "a"], ["-p and -f were both given; leave one out"]),
         (["--temp", "hot"], ["--temp hot is not a list"]),
         (["--temp", "0.1-0.9"], ["--temp 0.1-0.9 is not a list"]),
@@ -820,7 +820,7 @@ def test_a_full_disk_does_not_cost_a_curve(
         (["--curve", "--widths", "0-4"], ["--widths 0-4 must begin at 1"]),
         (["--curve", "--widths", "x"], ["--widths x is not a list"]),
         (["a.json"], ["unexpected argument a.json; --load"]),
-        (["--load", "a.json", "-o", "b.json"], ["-o b.json is for what is measured"]),
+        (["--load", "a.json", "-o", "b.json"], ["-o b.json writes new measurements"]),
         (["--nonsense"], ["--nonsense"]),
     ],
 )  # fmt: skip

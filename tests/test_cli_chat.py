@@ -65,12 +65,12 @@ def test_an_argument_changes_the_prompt_and_is_in_the_settings(table: Any) -> No
     ("args", "words"),
     [
         (["--template-arg", "thinking=1"], "no variable 'thinking'; it has: think"),
-        (["--template-arg", "think=off"], "off is not JSON; a text needs double quotes"),
+        (["--template-arg", "think=off"], "off is not JSON; a string needs double quotes"),
         (["--template-arg", "think"], "--template-arg think is not NAME=JSON"),
-        (["--template-arg", "think=1", "--raw"], "--raw does without; drop one"),
-        (["--template-date", "2024-07-26", "--raw"], "--raw does without; drop one"),
+        (["--template-arg", "think=1", "--raw"], "--raw disables; leave one out"),
+        (["--template-date", "2024-07-26", "--raw"], "--raw disables; leave one out"),
         (["--template-date", "26.7.2024"], "does not match the format"),
-        (["-sys", "be", "--raw"], "-sys needs a chat template, and none is in use"),
+        (["-sys", "be", "--raw"], "-sys needs a chat template, which --raw disables"),
     ],
 )
 def test_what_cannot_be_used_is_one_line(table: Any, args: list[str], words: str) -> None:
@@ -79,7 +79,7 @@ def test_what_cannot_be_used_is_one_line(table: Any, args: list[str], words: str
 
 
 def test_an_argument_without_a_template_is_refused(table: Any) -> None:
-    assert "the model has none" in complaint(table(""), "-p", "hi", "--template-arg", "a=1")
+    assert "which the model lacks" in complaint(table(""), "-p", "hi", "--template-arg", "a=1")
     dated = ("--template-date", "2024-07-26")
     assert "--template-date needs a chat template" in complaint(table(""), "-p", "hi", *dated)
 
@@ -102,7 +102,7 @@ def test_a_system_message_without_a_place_is_told_once(table: Any) -> None:
     template = '{% if messages[0].role == "system" %}{{ raise_exception(1) }}{% endif %}' + EACH
     done = run(table(template), "-p", "hi", "-sys", "be")
     assert done.returncode == 0
-    assert done.stderr.count("takes no system message; it was put before") == 1
+    assert done.stderr.count("accepts no system message; it was put before") == 1
 
 
 def test_a_raw_text_that_begins_with_bos_has_one(table: Any) -> None:
@@ -172,7 +172,7 @@ def test_other_commands_take_the_templates_options_too(
     prompts.write_text('{"id": "a", "kind": "chat", "prompt": "hi"}\n')
     for given, words in (
         (["--template-arg", "thinking=1"], "no variable 'thinking'; it has: think"),
-        (["--template-date", "2024-07-26", "--raw"], "--raw does without; drop one"),
+        (["--template-date", "2024-07-26", "--raw"], "--raw disables; leave one out"),
     ):
         args = ["--backend", "toy", "-q", "-m", str(model), "-md", str(model), "-f", str(prompts)]
         args += ["--against-backend", "toy"] if command == "compare" else []

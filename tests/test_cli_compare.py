@@ -180,16 +180,16 @@ def test_an_interruption_before_a_block_leaves_the_file_alone(
     ("args", "line"),
     [
         (["-md", "x.gguf"], "-md x.gguf needs a verifier; add -m VERIFIER.gguf"),
-        (["-m", "x.gguf"], "-m x.gguf is no pair yet; add -md DRAFTER"),
-        (PAIR, "nothing says what backend 'toy' is to be compared with; add --against FILE"),
+        (["-m", "x.gguf"], "compare needs a drafter for -m x.gguf; add -md DRAFTER"),
+        (PAIR, "nothing to compare backend 'toy' with; add --against FILE"),
         ([*PAIR, "--against-backend", "lama"], "unknown backend 'lama'; installed: "),
         (
             [*PAIR, "--against-threads", "2"],
-            "--against-threads 2 has no taker: backend toy cannot honour it",
+            "--against-threads 2 is not supported by backend toy; leave it out",
         ),
         (
             [*PAIR, "--against-ctk", "q8_0"],
-            "--against-ctk q8_0 has no taker: backend toy cannot honour it",
+            "--against-ctk q8_0 is not supported by backend toy; leave it out",
         ),
         ([*PAIR, "--against", "no.toml"], "no.toml: No such file or directory"),
         (["-t", "0"], "Invalid value for '-t'"),
@@ -198,7 +198,7 @@ def test_an_interruption_before_a_block_leaves_the_file_alone(
         (["--gamma", "2,4"], "Invalid value for '--gamma'"),
         (["--temp", "-1"], "temperature is -1.0; it must be 0 (greedy) or more"),
         (["--suite", "odes"], "unknown kind of prompts 'odes' in --suite"),
-        (["-o", "found.csv"], "-o found.csv has no known ending; use one of .json, .md"),
+        (["-o", "found.csv"], "-o found.csv has no supported extension; use one of .json, .md"),
         (["-o", "no/such/folder/found.json"], "cannot write -o no/such/folder/found.json"),
         (["extra"], "Got unexpected extra argument (extra)"),
     ],
@@ -251,8 +251,8 @@ def test_the_help_says_that_both_must_fit_and_what_the_words_mean(
 ) -> None:
     assert compare("--help") == 0
     out = capsys.readouterr().out
-    assert "both must fit into memory" in out
-    assert "algorithm  what A's acceptance in place of B's does" in out
+    assert "Both must fit in memory" in out
+    assert "algorithm  effect of A's acceptance in place of B's" in out
 
 
 def test_a_runtime_that_is_not_installed_is_told_before_anything_is_loaded(
@@ -297,7 +297,7 @@ def test_threads_of_a_are_bs_too_where_nothing_else_is_said(
     )
     assert a["threads"] == a["draft_threads"] == b["threads"] == b["draft_threads"]
     assert compare(*pair, *DEMO) == 0
-    assert "threads, the default of A's runtime (-t sets it)" in capsys.readouterr().err
+    assert "threads, the default of A's runtime (set it with -t)" in capsys.readouterr().err
 
 
 def test_an_option_of_as_runtime_alone_is_said_to_be(
@@ -306,7 +306,7 @@ def test_an_option_of_as_runtime_alone_is_said_to_be(
     pytest.importorskip("torch")
     assert compare("-m", demo_verifier, "-md", demo_drafter, *DEMO, "-ngl", "0", "-t", "1") == 0
     err = capsys.readouterr().err
-    assert "specx: -ngl 0 is A's alone: B's runtime has no such option\n" in err
+    assert "specx: -ngl 0 applies to A only: B's runtime does not support it\n" in err
     assert "the default of A's runtime" not in err
 
 
@@ -317,7 +317,7 @@ def test_two_numbers_of_threads_in_a_runtime_that_has_one_are_refused(
     assert compare("--backend", "hf", "-t", "2", "--against-threads", "1", *DEMO) == 2
     err = capsys.readouterr().err
     assert err.count("\n") == 1
-    assert "was to compute with 2 threads and now has 1" in err
+    assert "was to use 2 threads but has 1" in err
 
 
 def test_threads_of_llamacpp_are_compared(capsys: pytest.CaptureFixture[str]) -> None:

@@ -69,7 +69,7 @@ def test_bytes_that_are_not_utf8_are_named_whichever_way_they_come(
         from_input()
     with pytest.raises(UsageError, match=f"^-p {reason}"):
         from_argument("caf\udce9 noir")
-    with pytest.raises(UsageError, match=r"-p holds half a character, '\\ud83d'"):
+    with pytest.raises(UsageError, match=r"-p contains half a character, '\\ud83d'"):
         from_argument("\ud83d")
 
 

@@ -94,7 +94,7 @@ def test_the_refuted_line_says_what_and_by_how_much(capsys: pytest.CaptureFixtur
     out = capsys.readouterr().out
     assert "REFUTED  enumeration: rule block\n         error 0.0" in out
     assert "rule token" not in out  # a fault of block alone
-    assert "1 of 3 refuted, with the fault block-with-token-residual put in" in out
+    assert "1 of 3 refuted, with the fault block-with-token-residual planted" in out
 
 
 @pytest.mark.usefixtures("quick")
@@ -129,7 +129,7 @@ def test_a_fault_of_a_model_is_refuted(fault: str, capsys: pytest.CaptureFixture
         (["-md", "x.toml"], "a test of models needs both: -m VERIFIER and -md DRAFTER"),
         (
             ["--plant", "keyed-by-position", "--rule", "token"],
-            "the fault keyed-by-position is one of rule block, not of token",
+            "--plant keyed-by-position is a fault of rule block, not of token",
         ),
         ([*MODELS, "-p", "ab"], "the prompt has 3 tokens, 3 of them different; give one of"),
         ([*MODELS, "-p", "aaaaaaa"], "the prompt has 8 tokens, 2 of them different; give one of"),

@@ -139,7 +139,7 @@ def test_a_dead_run_has_its_report(tmp_path: Path) -> None:
     assert trace.summary is None
     html = page([trace])
     assert "The run died" in html
-    assert "its trace breaks off" in " ".join(footer(trace.result(), settings_of(trace)))
+    assert "the trace is incomplete" in " ".join(footer(trace.result(), settings_of(trace)))
     assert cells(html)["tokens"] == str(trace.tally().n_tokens)
 
 

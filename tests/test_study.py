@@ -426,7 +426,7 @@ def test_every_format_is_known_as_a_study(capsys: pytest.CaptureFixture[str]) ->
         ([*TOYS, "-o", "suite.jsonl"], "-o suite.jsonl is the file that -f suite.jsonl reads"),
         (["--folder", ".", "-o", "old.jsonl"], "the file that --folder . reads"),
         (["t.jsonl", "-o", "a.csv", "-o", "a.csv"], "the file that -o a.csv writes"),
-        ([*TOYS, "--template-date", "2024-07-26"], "--raw does without; drop one"),
+        ([*TOYS, "--template-date", "2024-07-26"], "--raw disables; leave one out"),
         (["--nonsense"], "No such option"),
     ],
 )

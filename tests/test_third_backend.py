@@ -113,7 +113,7 @@ def test_it_is_compared_under_its_title_with_the_backend_it_names(tmp_path: Path
 def test_one_that_names_no_other_is_compared_with_what_is_asked_for(tmp_path: Path) -> None:
     done = compare(tmp_path, PLAIN)
     assert done.returncode == 2
-    assert "nothing says what backend 'third' is to be compared with" in done.stderr
+    assert "nothing to compare backend 'third' with" in done.stderr
     done = compare(tmp_path, PLAIN, "--against-backend", "toy")
     assert done.returncode == 0, done.stderr
     assert "third" in done.stdout

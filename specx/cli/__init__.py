@@ -19,18 +19,18 @@ from specx.runtime.fatal import exit_code_when_dying
 __all__ = ["cli", "exit_code_of", "interrupted", "main"]
 
 COMMANDS = {
-    "run": "Write a text with a verifier and, for speed, a drafter.",
+    "run": "Generate text with a verifier and, for speed, a drafter.",
     "bench": "Measure the speed of a pair against its verifier alone.",
-    "compare": "Tell the algorithm from the runtime: one pair on two systems.",
-    "report": "Show what traces hold.",
+    "compare": "Separate the algorithm's effect from the runtime's: one pair on two systems.",
+    "report": "Show the contents of traces.",
     "verify": "Prove the rules exact, and test a pair of models.",
 }
-"""Each in the file of its name, and what the list of commands says of it without importing it."""
+"""Commands by module, with the line of help that is shown without importing the module."""
 CLOSED_PIPE, USAGE = 1, 2
 
 
 class _Commands(click.Group):
-    """Imports a command when it is asked for: what `bench` needs must not slow `run` down."""
+    """A group that imports a command on use, so that the imports of `bench` do not slow `run`."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
@@ -56,7 +56,7 @@ class _Commands(click.Group):
     is_eager=True,
     expose_value=False,
     callback=print_version,
-    help="Show the versions of specx and of what its runtimes are made of.",
+    help="Show the versions of specx and of the packages behind its runtimes.",
 )
 @click.option(
     "--devices",
@@ -64,12 +64,12 @@ class _Commands(click.Group):
     is_eager=True,
     expose_value=False,
     callback=print_devices,
-    help="Load the runtimes, and show how they were built and the devices they see.",
+    help="Load the runtimes; show their builds and the devices they see.",
 )
 def cli() -> None:
     """Speculative decoding that does not change the output.
 
-    A small draft model proposes tokens, the verifier checks them in one pass, and what comes out
+    A small draft model proposes tokens, the verifier checks them in one pass, and the output
     follows the verifier's own distribution exactly.
     """
 
@@ -80,7 +80,7 @@ def main(args: Sequence[str] | None = None) -> None:
 
 
 def exit_code_of(args: Sequence[str] | None) -> int:
-    """Run the command line, by default this process's; failures are told in one line."""
+    """Run the command line, by default this process's arguments; report failures in one line."""
     warnings.showwarning = _show_warning
     try:
         with exit_code_when_dying(USAGE):
@@ -91,7 +91,7 @@ def exit_code_of(args: Sequence[str] | None) -> int:
 
 
 def interrupted() -> int:
-    """Say that a signal ended the run; the exit code."""
+    """Report that a signal ended the run; return the exit code."""
     if is_terminal(sys.stderr):
         click.echo(err=True)  # after the ^C that a terminal shows
     say(interrupts.message().removeprefix("specx: "))
@@ -103,14 +103,14 @@ def _run(args: Sequence[str] | None) -> int:
         cli.main(args, prog_name="specx")  # a shell asks for completions
     given = list(sys.argv[1:] if args is None else args)
     _require_text(given)
-    # Not `cli.main`, which has its own ways with signals and closed pipes.
+    # Not `cli.main`, which handles signals and closed pipes in its own way.
     with cli.make_context("specx", given) as context:
         code = cli.invoke(context)
     return code if isinstance(code, int) else 0
 
 
 def _require_text(args: Sequence[str]) -> None:
-    """Refuse what no process can be given, and no file be named: a caller within Python may."""
+    """Refuse text that no process argument or file name can hold, but a Python caller can pass."""
     for arg in args:
         try:
             possible = b"\0" not in os.fsencode(arg)
@@ -118,14 +118,14 @@ def _require_text(args: Sequence[str]) -> None:
             possible = False
         if not possible:
             raise UsageError(
-                f"argument {arg!a:.80} holds a NUL or half a character; write it whole"
+                f"argument {arg!a:.80} contains a NUL or half a character; pass valid text"
             )
 
 
 def _code_of(error: BaseException) -> int:
-    """The exit code for what ended a run, which is told in one line."""
+    """Report the error that ended a run in one line; return the exit code."""
     if interrupts.received() or isinstance(error, KeyboardInterrupt | click.Abort):
-        return interrupted()  # whatever an interrupt was turned into by what it met
+        return interrupted()  # interrupted code may have raised another error
     if isinstance(error, click.exceptions.Exit):
         return error.exit_code
     if isinstance(error, click.exceptions.NoArgsIsHelpError):
@@ -136,7 +136,7 @@ def _code_of(error: BaseException) -> int:
     if isinstance(error, SpecxError):
         return say(str(error))
     if isinstance(error, BrokenPipeError):
-        return CLOSED_PIPE  # whoever read the output has seen enough
+        return CLOSED_PIPE  # the reader closed the pipe, as `head` does
     if isinstance(error, OSError):
         return say(f"cannot write the output: {error.strerror or error}")
     raise error

@@ -1,4 +1,4 @@
-"""`specx --version` and `--devices`: what is installed, and what it runs on."""
+"""`specx --version` and `--devices`: installed packages, builds and devices."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["print_devices", "print_version"]
 
 
 def print_version(context: click.Context, _: click.Parameter, wanted: bool) -> None:
-    """Print versions as the installed packages state them, and exit; imports no runtime."""
+    """Print the versions of the installed packages, and exit; imports no runtime."""
     if not wanted or context.resilient_parsing:
         return
     from importlib.metadata import entry_points
@@ -40,7 +40,7 @@ def print_devices(context: click.Context, _: click.Parameter, wanted: bool) -> N
 
 
 def _packages(entry: EntryPoint) -> str:
-    """Versions of what the backend says it is made of, else of the package that registered it."""
+    """Versions of the packages that the backend lists, or of the one that registered it."""
     from specx.runtime.backend import get_backend
 
     own = (entry.dist.name,) if entry.dist else ()
@@ -79,5 +79,5 @@ def _device(device: Mapping[str, Any]) -> str:
 
 
 def _list(about: Mapping[str, object], key: str) -> list[Mapping[str, Any]]:
-    found = about.get(key)
-    return found if isinstance(found, list) else []
+    value = about.get(key)
+    return value if isinstance(value, list) else []

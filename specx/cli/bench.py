@@ -1,4 +1,4 @@
-"""`specx bench`: the verifier alone against speculation, and what a pass costs."""
+"""`specx bench`: speculation against the verifier alone, and the cost of a pass by width."""
 
 from __future__ import annotations
 
@@ -62,29 +62,32 @@ __all__ = ["bench"]
 
 INTERRUPTED = 130
 OPTIONS = frozenset({*FIELDS, *(f"{field}_draft" for field in FIELDS)} - {"weights_cache"})
-"""Of loading; each may change the speed."""
+"""Load options that may change the speed."""
 
 SWEEP = [
     click.option(
         "--gamma",
         default="2,4,8",
         show_default=True,
-        help="Tokens to propose in a round; auto chooses each round what pays most.",
+        help="Tokens to draft per round; auto picks the fastest number each round.",
     ),
     click.option(
         "--draft",
-        help="Who proposes, each measured by itself: model, lookup, or both with a plus between "
-        "them, chosen round by round (auto alone does that).  [default: model with -md]",
+        help="Drafters, each measured separately: model, lookup, or model+lookup to choose between "
+        "them each round (needs --gamma auto).  [default: model with -md]",
     ),
     click.option(
-        "--rule", default="block", show_default=True, help="Of: " + ", ".join(RULES) + "."
+        "--rule",
+        default="block",
+        show_default=True,
+        help="Acceptance rules: " + ", ".join(RULES) + ".",
     ),
     click.option("--temp", default="0.7", show_default=True, help="Temperature; 0 is greedy."),
     click.option("--top-p", default="0.9", show_default=True, help="1 is off."),
     click.option("--top-k", type=int, default=0, show_default=True, help="One value; 0 is off."),
     click.option("--min-p", type=float, default=0.0, show_default=True, help="One value."),
-    click.option("--cache", is_flag=True, help="Arms with KV caches (the default)."),
-    click.option("--no-cache", is_flag=True, help="Arms without; with --cache, both."),
+    click.option("--cache", is_flag=True, help="Measure arms with KV caches (default)."),
+    click.option("--no-cache", is_flag=True, help="Measure arms without them; with --cache, both."),
     *DRAWING,
 ]
 
@@ -92,28 +95,26 @@ PROMPT = click.option(
     "-p",
     "--prompt",
     multiple=True,
-    help="A prompt instead of a suite, as specx run takes it; repeatable.",
+    help="A prompt to use instead of a suite, as in specx run; repeatable.",
 )
 
 
 def _kind_of_output(given: Mapping[str, Any]) -> str | None:
     if given["resume"]:
-        return None  # what is not a result cannot be resumed
+        return None  # resuming checks the file itself
     return "profile" if given["curve"] else "bench result"
 
 
 OUTPUT = [
-    click.option(
-        "--curve", is_flag=True, help="Measure what a pass costs by its width, and nothing else."
-    ),
-    click.option("--widths", default="1-32", show_default=True, help="Widths of --curve."),
+    click.option("--curve", is_flag=True, help="Measure only the cost of a pass by its width."),
+    click.option("--widths", default="1-32", show_default=True, help="Widths for --curve."),
     click.option(
         "-o",
         "--output",
         type=OutputPath(_kind_of_output),
         help="Write to this file: " + ", ".join(FORMATS) + ".",
     ),
-    click.option("--resume", is_flag=True, help="Go on with what -o FILE.json holds."),
+    click.option("--resume", is_flag=True, help="Continue the sweep in -o FILE.json."),
     BENCH_TRACE,
     click.option(
         "--load",
@@ -128,20 +129,20 @@ OUTPUT = [
 ]
 
 EPILOG = """\b
---gamma, --draft, --temp, --top-p, --rule and --backend take lists (2,4,8) and the numbers ranges
-(1-8, 2-10+4). The verifier alone is always measured. All arms of one sampler take turns on each
-prompt, after a warm-up, from empty caches. auto starts each run anew and learns from the clock, as
-specx run does without -s; a seed does not repeat its text.
+--gamma, --draft, --temp, --top-p, --rule and --backend take lists (2,4,8); numbers also take ranges
+(1-8, 2-10+4). The verifier alone is always measured. All arms with the same sampler take turns on
+each prompt, after a warm-up, with empty caches. auto starts afresh in each run and learns from
+measured times, as specx run does without -s, so a seed does not reproduce its text.
 speed-up    median over prompts of the median of paired ratios, and its bootstrap interval
 predicted   from the measured cost curve and the measured acceptance by position
 textbook    from alpha alone, as if a pass of any width cost the same
-Both take gamma tokens of a model's in each round, and say nothing of auto and lookup.
-A sweep with -o FILE.json is written after each prompt; --resume goes on with it."""
+Both assume a draft model that proposes gamma tokens each round; neither covers auto or lookup.
+A sweep with -o FILE.json is written after each prompt; --resume continues it."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SweepOptions(DrawOptions):
-    """The options SWEEP, and those of MODELS: what arms are made of."""
+    """The options of SWEEP and MODELS, which define the arms."""
 
     model: str
     model_draft: str | None
@@ -158,7 +159,7 @@ class SweepOptions(DrawOptions):
     no_cache: bool
 
     def arms(self) -> list[Arm]:
-        """Each sampler's baseline before the arms that are measured against it."""
+        """The arms, each sampler's baseline before those that are measured against it."""
         backends = choices("--backend", self.backend, installed_backends())
         samplers = product(numbers("--temp", self.temp), numbers("--top-p", self.top_p))
         drafting = self._drafting()
@@ -179,7 +180,7 @@ class SweepOptions(DrawOptions):
         return list(arms)
 
     def _drafting(self) -> list[dict[str, Any]]:
-        """What each arm with a draft has beyond its baseline."""
+        """The settings in which each drafting arm differs from its baseline."""
         drafts, rules = self._drafts(), choices("--rule", self.rule, list(RULES))
         listed = self._gammas(drafts)
         caches = [True] * (self.cache or not self.no_cache) + [False] * self.no_cache
@@ -197,22 +198,22 @@ class SweepOptions(DrawOptions):
         ]
 
     def _gammas(self, drafts: Sequence[tuple[str, ...]]) -> list[int | Literal["auto"]]:
-        """The gammas that are listed; complains of options that need another one."""
+        """The gammas of --gamma. Refuses options that need a gamma that is not listed."""
         listed = gammas("--gamma", self.gamma, MOST_GAMMA)
         if any(listed) and not drafts and _typed("gamma", "rule"):
             raise UsageError("--gamma and --rule need a drafter; add -md DRAFTER or --draft lookup")
         remedy = f"write --gamma {self.gamma},auto"
         if "auto" not in listed and (several := [names for names in drafts if len(names) > 1]):
             raise UsageError(
-                f"--draft {'+'.join(several[0])} is chosen round by round, which only auto does; "
+                f"--draft {'+'.join(several[0])} chooses a drafter each round, as only auto can; "
                 + remedy
             )
         if "auto" not in listed and self.profile is not None:
-            raise UsageError(f"--profile {self.profile} holds costs for auto; {remedy}")
+            raise UsageError(f"--profile {self.profile} is used only by auto; {remedy}")
         return listed
 
     def _drafts(self) -> list[tuple[str, ...]]:
-        """Who drafts, arm by arm."""
+        """The drafters of each arm."""
         if self.draft is None:
             return [] if self.model_draft is None else [("model",)]
         drafts = combinations("--draft", self.draft, installed_drafters())
@@ -227,20 +228,20 @@ class SweepOptions(DrawOptions):
         return drafts
 
     def costs(self) -> Profile | None:
-        """What auto begins with, where it was measured."""
+        """The measured costs that auto starts from, if a profile was given."""
         if self.profile is None:
             return None
         if "," in self.backend:
             raise UsageError(
-                f"--profile {self.profile} is of one runtime, and --backend is {self.backend}; "
-                "measure them one by one"
+                f"--profile {self.profile} covers one runtime, and --backend is {self.backend}; "
+                "measure one backend at a time"
             )
         return read_profile(self.profile)
 
 
 @dataclass(frozen=True, kw_only=True)
 class PromptOptions:
-    """The options PROMPT and `prompt_options`."""
+    """The options of PROMPT and `prompt_options`."""
 
     prompt: Sequence[str]
     suite: str
@@ -252,7 +253,7 @@ class PromptOptions:
     ignore_eos: bool
 
     def prompts(self, default: str) -> list[Prompt]:
-        """The prompts that were asked for, by default of the suite `default`."""
+        """The prompts to measure, by default those of the suite `default`."""
         if not self.prompt:
             return suite(default) if self.file is None else read_prompts(self.file)
         for flag, given in (("-f", self.file is not None), ("--suite", _typed("suite"))):
@@ -266,7 +267,7 @@ class PromptOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class OutputOptions:
-    """The options OUTPUT."""
+    """The options of OUTPUT."""
 
     curve: bool
     output: Path | None
@@ -278,25 +279,27 @@ class OutputOptions:
     verbose: bool
 
     def refuse_clashes(self) -> None:
-        """Refuse options that leave nothing to trace."""
+        """Refuse options that cannot be combined with --trace."""
         clashes = {"--load": self.loaded, "--resume": self.resume, "--curve": self.curve}
         for flag, given in clashes.items():
             if given and self.trace_file is not None:
                 raise UsageError(
-                    f"--trace {self.trace_file} takes whole sweeps, all of whose runs it sees; "
+                    f"--trace {self.trace_file} records only whole sweeps; "
                     f"leave out --trace or {flag}"
                 )
 
     def file(self) -> OutputFile | None:
-        """Where results go."""
+        """The file for the results, if any."""
         path = self.output
         if self.resume and (path is None or path.suffix != ".json" or self.curve):
-            raise UsageError("--resume goes on with a sweep's file; add -o FILE.json")
+            raise UsageError("--resume continues a sweep's file; add -o FILE.json")
         if path is None:
             return None
         endings = [".json"] if self.curve else list(FORMATS)
         if path.suffix not in endings:
-            raise UsageError(f"-o {path} has no known ending; use one of {', '.join(endings)}")
+            raise UsageError(
+                f"-o {path} has no supported extension; use one of {', '.join(endings)}"
+            )
         return OutputFile(path)
 
 
@@ -322,14 +325,14 @@ def bench(files: Sequence[Path], **given: Any) -> int:
 
 
 def _typed(*options: str) -> bool:
-    """Whether one of `options` was given, not left at its default."""
+    """True if any of `options` was given rather than left at its default."""
     sources = map(click.get_current_context().get_parameter_source, options)
     return any(source is not ParameterSource.DEFAULT for source in sources)
 
 
 def _show(files: Sequence[Path], output: OutputOptions) -> int:
     if output.output is not None:
-        raise UsageError(f"-o {output.output} is for what is measured; leave out -o or --load")
+        raise UsageError(f"-o {output.output} writes new measurements; leave out -o or --load")
     records = {str(file): _record(read_results(file)) for file in files}
     if output.as_json:
         click.echo(to_json(records))
@@ -362,7 +365,7 @@ def _measure_curves(
 
 
 class _Sweep:
-    """One sweep from its options to what is printed."""
+    """One sweep, from options to printed results."""
 
     def __init__(
         self, given: Mapping[str, Any], output: OutputOptions, file: OutputFile | None
@@ -382,7 +385,7 @@ class _Sweep:
         self._report: Callable[[float], None] = lambda runs: None
 
     def run(self) -> int:
-        """Measure, print and write; the exit code."""
+        """Measure, print and write; return the exit code."""
         with ExitStack() as stack:
             with held():  # else Ctrl-C may leave an empty trace behind
                 self.tracing = stack.enter_context(BenchTracing(self.output.trace_file, self.plan))
@@ -402,7 +405,7 @@ class _Sweep:
         except KeyboardInterrupt:
             code = INTERRUPTED
         except SpecxError:
-            if self.results.n_done > before:  # an error later on does not cost what was measured
+            if self.results.n_done > before:  # a later error must not lose what was measured
                 self._finish()
             raise
         self._finish()
@@ -431,14 +434,14 @@ class _Sweep:
             print_results(record)
 
     def _write(self, record: dict[str, Any]) -> None:
-        """After printing, so that a disk that filled up meanwhile does not cost the results."""
+        """Write the file; called after printing, so that a full disk does not cost the results."""
         if self.file is not None and self.results.n_done:
             self.file.write(FORMATS[self.file.ending](record))
             if not self.output.as_json:
                 click.echo(f"written to {self.output.output}", err=True)
 
     def _save(self) -> None:
-        """After each prompt, so that nothing measured is lost."""
+        """Save the results after each prompt, so that none is lost."""
         if self.file is not None and self.file.ending == ".json":
             self.file.write(FORMATS[".json"](_record(self.results)))
 
@@ -473,11 +476,11 @@ class _Sweep:
         roles = dict(zip(["verifier", "drafter"], pair.models, strict=False))
         names = [name for arm in self.plan.arms for name in (arm.backend, arm.draft_backend)]
         with self.progress.task("hashing models", 1.0) as report:
-            found = provenance(roles, names, sys.argv[1:], report)
-        self.tracing.provenance = found
+            facts = provenance(roles, names, sys.argv[1:], report)
+        self.tracing.provenance = facts
         known = self.results.provenance.get("models", {})
-        keyed = {f"{roles[role].name} ({role})": about for role, about in found["models"].items()}
-        self.results.provenance |= {**found, "models": {**known, **keyed}}
+        keyed = {f"{roles[role].name} ({role})": about for role, about in facts["models"].items()}
+        self.results.provenance |= {**facts, "models": {**known, **keyed}}
 
 
 def _plan(options: SweepOptions, asked: PromptOptions, chat: ChatOptions) -> Plan:
@@ -495,7 +498,7 @@ def _plan(options: SweepOptions, asked: PromptOptions, chat: ChatOptions) -> Pla
 
 
 def _identity(plan: Plan, options: SweepOptions, given: Mapping[str, Any]) -> dict[str, Any]:
-    """What must be equal for two runs of the command to be one sweep."""
+    """The settings that two runs of the command must share to be one sweep."""
     profile = {} if options.profile is None else {"profile": options.profile.name}
     return {
         "model": Path(options.model).name,
@@ -514,7 +517,7 @@ def _identity(plan: Plan, options: SweepOptions, given: Mapping[str, Any]) -> di
 
 
 def _words(arm: Arm) -> str:
-    """An arm as 0.1.0 wrote it, so that its sweeps go on; what it did not know is named."""
+    """An arm as 0.1.0 wrote it, so that its sweeps can be resumed; newer settings are named."""
     record = arm.record()
     named = {each.name for each in fields(ArmRecord) if each.default is None}
     known = [str(value) for name, value in record.items() if name not in named]

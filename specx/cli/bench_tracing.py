@@ -1,4 +1,4 @@
-"""`specx bench --trace`: every measured run as a generation of one file."""
+"""`specx bench --trace`: writes every measured run to one file."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ BENCH_TRACE = click.option(
     metavar="FILE",
     type=OutputPath("trace"),
     help="Write every round of every measured run to this file as it happens (JSON lines; read it "
-    "with specx report). The time that takes is taken off the figures.",
+    "with specx report). The figures exclude the time this takes.",
 )
 
 
 class BenchTracing:
-    """Writes a sweep's runs where a trace was asked for; opens the file before models are loaded.
+    """Writes a sweep's runs if a trace was requested; opens the file before models are loaded.
 
     Attributes
     ----------
     provenance
-        Of the models that are loaded now, by role; the sweep hashes them.
+        Provenance of the models that are loaded now; the sweep sets it.
     """
 
     def __init__(self, path: Path | None, plan: Plan) -> None:
@@ -49,7 +49,7 @@ class BenchTracing:
 
     @property
     def watch(self) -> Watch | None:
-        """What a sweep is to show its runs to."""
+        """Makes an observer for each run; None without a trace."""
         writer = self._writer
         if writer is None:
             return None
@@ -58,7 +58,7 @@ class BenchTracing:
         )
 
     def _header_parts(self, arm: Arm, repetition: int, prompt: Prompt) -> dict[str, Any]:
-        """What a header says of a run beside what decided its tokens."""
+        """Header fields of a run, besides those that determine its tokens."""
         models = dict(self.provenance.get("models", {}))
         if not arm.needs_model:
             models.pop("drafter", None)
@@ -82,7 +82,7 @@ class BenchTracing:
         }
 
     def end(self, record: Mapping[str, Any]) -> None:
-        """Write what the sweep came to; `record` is what ``--json`` prints."""
+        """Write the sweep's summary; `record` is the object that ``--json`` prints."""
         if self._writer is None or self._writer.closed:
             return
         arms: list[Any] = [{k: v for k, v in arm.items() if k != "runs"} for arm in record["arms"]]
@@ -116,7 +116,7 @@ class _Run(Observer):
         self._writer.round(done)
 
     def end(self, result: Result) -> None:
-        """Write the summary of a whole run, without the time that the trace took."""
+        """Write the summary of a complete run, excluding the time that tracing took."""
         if result.stop_reason not in ("interrupted", "failed"):
             tally = copy(result.tally)
             tally.total -= result.observed_s

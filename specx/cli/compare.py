@@ -1,4 +1,4 @@
-"""`specx compare`: one pair on two systems; is it the algorithm or the runtime?"""
+"""`specx compare`: one pair on two systems, to separate the algorithm from the runtime."""
 
 from __future__ import annotations
 
@@ -66,14 +66,14 @@ DRAFTING = [
         type=click.IntRange(1, MOST_GAMMA),
         default=4,
         show_default=True,
-        help="Tokens to propose in a round.",
+        help="Tokens to draft per round.",
     ),
     click.option(
         "--rule",
         type=click.Choice(list(RULES)),
         default="block",
         show_default=True,
-        help="How drafted tokens are accepted.",
+        help="Acceptance rule.",
     ),
     *SAMPLING,
 ]
@@ -91,14 +91,14 @@ OUTPUT = [
 ]
 
 EPILOG = """\b
-A is the pair as the options say, B is A with what --against options change: another runtime,
-quantisation, drafter, cache type or number of threads. Without any, B is A on the other runtime.
-Both are loaded at once, so both must fit into memory; a model that they share is loaded once.
-Threads are A's on both sides unless --against-threads says otherwise.
-An option that only A's runtime has (-ngl, -ctk) is A's alone, and that is said.
+A is the pair that the options describe; B is A with the changes of the --against options: another
+runtime, quantisation, drafter, cache type or number of threads. By default, B is A on the other
+runtime. Both must fit in memory together; a model that they share is loaded once.
+Both use A's number of threads unless --against-threads is given.
+An option that B's runtime does not support (-ngl, -ctk) applies to A only, and a note says so.
 agreement  both models fed A's plain text: first choice, total variation, KL(A||B)
-algorithm  what A's acceptance in place of B's does to the predicted speed-up, over both costs
-runtime    what A's costs in place of B's do to it, over both acceptances
+algorithm  effect of A's acceptance in place of B's on the predicted speed-up, over both costs
+runtime    effect of A's costs in place of B's, over both acceptances
 rest       measured over predicted; the three factors multiply to the ratio of the speed-ups"""
 
 
@@ -108,18 +108,18 @@ rest       measured over predicted; the three factors multiply to the ratio of t
         *MODELS,
         *AGAINST,
         *DRAFTING,
-        # Three kinds span what acceptance does; eight take long on the slower runtime.
+        # Three kinds cover the range of acceptance; eight take long on the slower runtime.
         *prompt_options("factual:1,opinion:1,code:1"),
         *RUNTIME,
         *OUTPUT,
     ]
 )
 def compare(**given: Any) -> int:
-    """Tell the algorithm from the runtime: one pair on two systems.
+    """Separate the algorithm's effect from the runtime's: one pair on two systems.
 
-    Both decode the same prompts from the same random streams, alone and with speculation, in turns.
-    What differs between their speed-ups is split into acceptance (the algorithm), cost (the
-    runtime) and what neither explains.
+    Both decode the same prompts with the same random streams, in turns, with and without
+    speculation. The difference between their speed-ups is split into acceptance (the algorithm),
+    cost (the runtime) and a rest that neither explains.
     """
     output = _output(given["output"])
     progress = Progress(enabled=not given["quiet"])
@@ -130,12 +130,12 @@ def _output(path: Path | None) -> OutputFile | None:
     if path is None:
         return None
     if path.suffix not in FORMATS:
-        raise UsageError(f"-o {path} has no known ending; use one of {', '.join(FORMATS)}")
+        raise UsageError(f"-o {path} has no supported extension; use one of {', '.join(FORMATS)}")
     return OutputFile(path)
 
 
 class _Comparing:
-    """One comparison from its options to what is printed."""
+    """One comparison, from options to printed results."""
 
     def __init__(
         self, given: dict[str, Any], output: OutputFile | None, progress: Progress
@@ -148,9 +148,9 @@ class _Comparing:
         self.watch = Watch()
 
     def run(self) -> int:
-        """Measure, print and write; the exit code."""
+        """Measure, print and write; return the exit code."""
         for option in self.planned.left_out:
-            self._note(f"{option} is A's alone: B's runtime has no such option")
+            self._note(f"{option} applies to A only: B's runtime does not support it")
         with load_both(
             self.planned, self._need_ctx, verbose=self.given["verbose"], progress=self.progress
         ) as pairs:
@@ -163,23 +163,23 @@ class _Comparing:
         names = names_of(*traits)
         first, second = map(self._system, names, traits, pairs)
         systems = first, second
-        found = Comparison(names, (Results(n=self.plan.n), Results(n=self.plan.n)))
-        code = self._measure(systems, found)
-        if not found.n_blocks:
+        comparison = Comparison(names, (Results(n=self.plan.n), Results(n=self.plan.n)))
+        code = self._measure(systems, comparison)
+        if not comparison.n_blocks:
             click.echo("specx: interrupted before every arm had run once", err=True)
             return code
-        for side in found.results:
+        for side in comparison.results:
             side.warnings = warnings_of(side, self.watch)
-        record = comparison_record(found, traits, self._provenance(systems))
+        record = comparison_record(comparison, traits, self._provenance(systems))
         with held():
             self._show(record)
         return code
 
-    def _measure(self, systems: tuple[System, System], found: Comparison) -> int:
-        """Fill `found`; the exit code."""
+    def _measure(self, systems: tuple[System, System], comparison: Comparison) -> int:
+        """Fill `comparison`; return the exit code."""
         try:
             with self.progress.task("measuring", 4 * self.plan.runs_an_arm) as report:
-                run_comparison(systems, self.plan, found, report=report)
+                run_comparison(systems, self.plan, comparison, report=report)
         except KeyboardInterrupt:
             return INTERRUPTED
         return 0
@@ -193,7 +193,7 @@ class _Comparing:
         asked = self.given["threads"] or self.given["against_threads"]
         if not asked and a.threads is not None and (a.runtime, a.threads) != (b.runtime, b.threads):
             self._note(
-                f"both sides on {a.threads} threads, the default of A's runtime (-t sets it)"
+                f"both sides use {a.threads} threads, the default of A's runtime (set it with -t)"
             )
 
     def _note(self, text: str) -> None:
@@ -234,7 +234,7 @@ class _Comparing:
         }
 
     def _show(self, record: dict[str, Any]) -> None:
-        """Prints first: a disk that filled up meanwhile does not cost the results."""
+        """Print, then write the file, so that a full disk does not cost the results."""
         as_json = self.given["as_json"]
         if as_json:
             click.echo(to_json(record))

@@ -1,4 +1,4 @@
-"""`specx bench --curve`: what a pass costs by its width, as a plot and in words."""
+"""`specx bench --curve`: the cost of a pass by its width, plotted and explained."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ CONTEXT = 256
 REPEATS = 5
 BAR = 36
 MOST_WIDTH = 4096
-"""Tokens of a pass: beyond any draft, and still a time that one waits for."""
+"""Tokens per pass: longer than any draft, and still quick enough to measure."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,11 +39,11 @@ class CurveOptions:
     verbose: bool
 
     def all_widths(self) -> list[int]:
-        """The widths to time, 1 and 2 among them: a round without a draft, and with one."""
-        found = whole_numbers("--widths", self.widths, MOST_WIDTH)
-        if min(found) < 1:
+        """The widths to time; always 1, a round without a draft, and 2, the shortest with one."""
+        widths = whole_numbers("--widths", self.widths, MOST_WIDTH)
+        if min(widths) < 1:
             raise UsageError(f"--widths {self.widths} must begin at 1 or more")
-        return sorted({1, 2, *found})
+        return sorted({1, 2, *widths})
 
 
 def measure_curves(
@@ -64,7 +64,7 @@ def measure_curves(
         with progress.task("timing passes", passes) as report:
             profile = profile_pair(pair, text, CONTEXT, widths, REPEATS, report=report)
     _print(profile, options.as_json)
-    if output is not None:  # last, so that a disk that filled up does not cost the figures
+    if output is not None:  # last, so that a full disk does not cost the figures
         output.write(to_json(profile_record(profile), indent=1) + "\n")
     return 0
 
@@ -83,7 +83,7 @@ def _print(profile: Profile, as_json: bool) -> None:
 
 
 def _plot(role: str, curve: Curve) -> Table:
-    """A bar a width; the whisker is the upper quartile."""
+    """A bar per width; the whisker is the upper quartile."""
     table = Table(box=None, title=f"{role}: {curve.model}, after {curve.n_past} tokens",
                   title_justify="left")  # fmt: skip
     for name in ("width", "ms", "in units of one"):

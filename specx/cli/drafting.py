@@ -1,4 +1,4 @@
-"""Options of `specx run` that say who drafts, how far, and by which costs that is decided."""
+"""Options of `specx run` for drafting: the drafters, the draft length, and the costs for auto."""
 
 from __future__ import annotations
 
@@ -64,11 +64,11 @@ DRAWING = [
         "--profile",
         type=InputFile(),
         metavar="FILE",
-        help="Measured costs for --gamma auto.  [default: a shipped table by quantisation, and "
-        "without -s the run's own times]",
+        help="Measured costs for --gamma auto.  [default: a shipped table by quantisation; "
+        "without -s, also the run's own times]",
     ),
 ]
-"""How proposals are drawn, and by which costs auto decides; `specx bench` has them too."""
+"""Options for sampling drafts, and for the costs that auto uses; `specx bench` has them too."""
 
 DRAFTING = [
     click.option(
@@ -77,8 +77,8 @@ DRAFTING = [
         "--num-draft-tokens",
         callback=_gamma,
         metavar="N|auto",
-        help="Tokens to draft per round; auto decides each round what pays most, and drafts none "
-        f"where nothing does.  [default: auto; {DEMO_GAMMA} for the demo pair]",
+        help="Tokens to draft per round; auto picks the fastest number each round, which may be "
+        f"none.  [default: auto; {DEMO_GAMMA} for the demo pair]",
     ),
     click.option(
         "--draft",
@@ -103,7 +103,7 @@ DRAFTING = [
 
 @dataclass(frozen=True, kw_only=True)
 class DrawOptions:
-    """The options DRAWING."""
+    """The options of DRAWING."""
 
     draft_temperature: float | None
     draft_top_k: int | None
@@ -115,7 +115,7 @@ class DrawOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class DraftOptions(DrawOptions):
-    """The options DRAFTING, and those of other lists that they depend on."""
+    """The options of DRAFTING, and those of other lists that they depend on."""
 
     gamma: int | Literal["auto"] | None
     draft: str | None
@@ -128,7 +128,7 @@ class DraftOptions(DrawOptions):
 
     @property
     def names(self) -> tuple[str, ...] | None:
-        """Drafters that were named."""
+        """The drafters named by --draft; None for the default."""
         if self.draft is None or self.no_draft:
             return None
         names, known = tuple(self.draft.split(",")), installed_drafters()
@@ -140,11 +140,11 @@ class DraftOptions(DrawOptions):
 
     @property
     def live(self) -> bool:
-        """Whether auto may learn costs from the clock: a seed is given to repeat a text."""
+        """True if auto may learn costs from the clock: a seed is given to reproduce a text."""
         return self.seed is None
 
     def needs_model(self, drafter: str | None) -> bool:
-        """Whether the drafter's model is to be loaded; complains of options that contradict it."""
+        """True if a draft model must be loaded. Refuses options that contradict each other."""
         if self.gamma is not None and self.gamma_replay is not None:
             raise UsageError(
                 f"--gamma {self.gamma} and --gamma-replay were both given; leave one out"
@@ -170,7 +170,7 @@ class DraftOptions(DrawOptions):
         return needed
 
     def settings(self, sampling: SamplingParams) -> dict[str, Any]:
-        """Fields of `Settings` that these options fill."""
+        """The fields of `Settings` that these options set."""
         gamma = self.gamma
         if gamma is None:
             demo = self.model is None and self.names in (None, ("model",))
@@ -195,31 +195,31 @@ def _draft_sampling(sampling: SamplingParams, given: DrawOptions) -> SamplingPar
 
 
 class Chosen(Observer):
-    """The schedule of a run, and how it came to be; writes the choices made, if asked to."""
+    """The schedule of a run, with a description; writes the choices made, if requested."""
 
     def __init__(self, options: DraftOptions) -> None:
         self.by = ""
-        """What decides: for people, and for ``settings``."""
+        """The source of gamma, as shown in the footer and in ``settings``."""
         self._options = options
         path = options.gamma_trace
         self._trace = None if path is None else OutputFile(path, "--gamma-trace")
         self._steps: list[Step] = []
 
     def costs(self, pair: Pair) -> Costs:
-        """Costs that auto goes by."""
+        """The costs that auto uses."""
         path = self._options.profile
         profile = None if path is None else check_profile(read_profile(path), path, pair)
         return pair.costs(profile, live=self._options.live)
 
     def schedule(self, schedule: Schedule) -> Schedule:
-        """The schedule to go by, where a fixed or automatic one would be `schedule`."""
+        """The schedule to use: a replay if requested, else `schedule`."""
         options, chosen = self._options, schedule
         if options.gamma_replay is not None:
             chosen = Replay(read_steps(options.gamma_replay))
         return chosen if self._trace is None else Traced(chosen, self._steps.append)
 
     def begin(self, generation: Generation) -> None:
-        """Name what decides."""
+        """Set `by`."""
         options = self._options
         if not generation.drafters:
             self.by = "no drafter"
@@ -242,11 +242,11 @@ def _by(profile: Path | None, live: bool) -> str:
 
 
 def check_profile(profile: Profile, path: Path, pair: Pair) -> Profile:
-    """Refuse a profile of other models than the pair's; `path` names it."""
+    """Refuse a profile of other models than the pair's; `path` is named in the error."""
     for (role, curve), model in zip(profile.curves().items(), pair.models, strict=False):
         if curve.model != model.name:
             raise UsageError(
                 f"the {role} of profile {path} is {curve.model}, this run's is {model.name}; "
-                "measure it"
+                "measure this pair (specx bench --curve -o FILE)"
             )
     return profile

@@ -1,6 +1,4 @@
-"""Files of a command line: each option says whether it is read or written, and the command sees to
-it that nothing that is read is overwritten.
-"""
+"""File options: each is marked as read or written, and no command overwrites a file it reads."""
 
 from __future__ import annotations
 
@@ -33,15 +31,15 @@ class InputFile(click.Path):
         super().__init__(path_type=Path)
 
     def files(self, value: Path) -> Iterable[Path]:
-        """All files that `value` stands for."""
+        """All files that `value` refers to."""
         return [value]
 
 
 class Model(click.types.StringParamType):
-    """A model: a file, a folder, or what else the backend takes."""
+    """A model: a file, a folder, or another name that the backend accepts."""
 
     def files(self, value: str) -> Iterable[Path]:
-        """The file, with the shards that it is one of; or the files of the folder."""
+        """The file and its sibling shards, or the files of the folder."""
         path = Path(value)
         if path.is_dir():
             return _foreign(path.glob("*"))
@@ -52,10 +50,10 @@ class Model(click.types.StringParamType):
 
 
 class CacheFolder(click.types.StringParamType):
-    """A folder of weights that the backend reads and fills: a folder per model in it."""
+    """A folder of weights, one subfolder per model, that the backend reads and fills."""
 
     def files(self, value: str) -> Iterable[Path]:
-        """What it holds now."""
+        """The files that it holds now."""
         return _foreign(Path(value).glob("*/*"))
 
 
@@ -68,8 +66,8 @@ class OutputPath(click.Path):
     Parameters
     ----------
     kind
-        What it will hold, a kind of `specx.records.kinds`; or a function of the options that says
-        so, or None where the command itself looks at what is there.
+        The kind of result (`specx.records.kinds`), or a function of the options that returns it;
+        None if the command itself checks the existing file.
     """
 
     def __init__(self, kind: str | Callable[[Mapping[str, Any]], str | None]) -> None:
@@ -77,14 +75,14 @@ class OutputPath(click.Path):
         self.kind = kind
 
     def kind_under(self, given: Mapping[str, Any]) -> str | None:
-        """What is written under the options `given`."""
+        """The kind of result that is written under the options `given`."""
         return self.kind if isinstance(self.kind, str) else self.kind(given)
 
 
 class Command(click.Command):
-    """A command that loses nothing: outputs are checked before it begins.
+    """A command that checks its outputs before it begins, so that no file is lost.
 
-    One that has outputs also has ``--force``.
+    Commands with outputs also have ``--force``.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -102,7 +100,7 @@ class Command(click.Command):
 
 
 def _force() -> click.Option:
-    text = "Overwrite files that are not earlier results of the same kind; never what is read."
+    text = "Overwrite files that are not earlier results of the same kind, but never an input."
     return click.Option(["--force"], is_flag=True, help=text)
 
 
@@ -125,7 +123,7 @@ def _outputs(command: click.Command, ctx: click.Context) -> Iterator[_Output]:
 
 
 def _inputs(command: click.Command, ctx: click.Context) -> Iterator[tuple[str, Path]]:
-    """Everything that is read, as it is named in an error."""
+    """Every file that is read, with its description for errors."""
     for param in command.params:
         if isinstance(param.type, READ):
             option = f"{param.opts[0]} " if isinstance(param, click.Option) else ""
@@ -157,7 +155,7 @@ def _redirections() -> Iterator[tuple[str, Identity]]:
 def _refuse_losses(
     outputs: Iterable[_Output], taken: Iterable[tuple[str, Path | Identity]], *, force: bool
 ) -> None:
-    """Raise UsageError if a file of `outputs` is among `taken`, twice there, or another's work."""
+    """Raise UsageError if an output is in `taken`, is named twice, or holds other data."""
     owners = {_identity(file) if isinstance(file, Path) else file: words for words, file in taken}
     for output in outputs:
         _require_regular(output)
@@ -178,20 +176,20 @@ def _require_regular(output: _Output) -> None:
 
 
 def _identity(path: Path) -> Identity:
-    """Equal for all names of one file, also of one that is not there yet."""
+    """A key that is equal for all names of one file, even one that does not exist yet."""
     try:
         facts = os.stat(path)
         return facts.st_dev, facts.st_ino
     except (OSError, ValueError):
         pass
     try:
-        place = path.resolve()
-        folder = os.stat(place.parent)
+        resolved = path.resolve()
+        folder = os.stat(resolved.parent)
     except (OSError, RuntimeError, ValueError):  # no such folder, links in a circle, a NUL
         return (str(path),)
-    return folder.st_dev, folder.st_ino, os.path.normcase(place.name)
+    return folder.st_dev, folder.st_ino, os.path.normcase(resolved.name)
 
 
 def _foreign(paths: Iterable[Path]) -> Iterator[Path]:
-    """The files that specx did not write: no model consists of results."""
+    """The files that specx did not write; its results are never part of a model."""
     return (path for path in paths if path.is_file() and kind_of(path) is None)

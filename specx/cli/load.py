@@ -36,12 +36,12 @@ FIELDS = {
     "device": "--device",
     "weights_cache": "--weights-cache",
 }
-"""Load options that the command line sets, and their flags; the suffix d is the drafter's."""
+"""Load options and their flags; a flag with the suffix d applies to the drafter."""
 
 
 @dataclass(frozen=True)
 class Side:
-    """One of the two models, as asked for on the command line."""
+    """One of the two models, as requested on the command line."""
 
     role: str
     model: str
@@ -58,12 +58,12 @@ def plan_sides(
 ) -> list[Side]:
     """The sides to load, the verifier first.
 
-    An option without suffix goes to every side whose backend can honour it.
+    An option without the suffix applies to every side whose backend supports it.
 
     Raises
     ------
     OptionError
-        If no side can honour an option.
+        If no side supports an option.
     """
     sides = [Side("verifier", model, get_backend(backend), {})]
     if drafter is not None:
@@ -77,14 +77,15 @@ def plan_sides(
 
 
 def _give(sides: list[Side], field: str, flag: str, value: Any) -> None:
-    takers = [side for side in sides if field in side.factory.options]
-    if not takers:
+    supporting = [side for side in sides if field in side.factory.options]
+    if not supporting:
         names = ", ".join(dict.fromkeys(side.factory.name for side in sides))
         raise OptionError(
-            f"option {flag} {value} has no taker: "
-            + (f"backend {names} cannot honour it" if names else "there is no drafter")
+            f"option {flag} {value} is not supported by backend {names}; leave it out"
+            if names
+            else f"option {flag} {value} needs a drafter; add -md DRAFTER"
         )
-    for side in takers:
+    for side in supporting:
         side.options[field] = value
 
 
@@ -96,12 +97,12 @@ def load_pair(
     cached: bool,
     progress: Progress,
 ) -> Pair:
-    """Load the sides; on a failure nothing stays loaded.
+    """Load the sides; if one fails, none stays loaded.
 
     Raises
     ------
     ContextError
-        If the caches cannot fit into memory: said before anything is loaded.
+        If the caches cannot fit in memory; checked before anything is loaded.
     """
     require_memory(sides)
     with ExitStack() as stack:
@@ -136,23 +137,23 @@ def load_side(
 
 
 def require_memory(sides: Sequence[Side]) -> None:
-    """Raise ContextError if the caches of all sides together cannot fit into memory."""
+    """Raise ContextError if the caches of all sides together cannot fit in memory."""
     check_fits(needed for side in sides if (needed := _memory_needed(side)) is not None)
 
 
 def _memory_needed(side: Side) -> MemoryNeeded | None:
-    """What the side's backend says, if it says anything."""
+    """The backend's estimate for the side, if it makes one."""
     ask = getattr(side.factory, "memory_needed", None)
-    found: MemoryNeeded | None = ask(side.model, LoadOptions(**side.options)) if ask else None
-    return found
+    estimate: MemoryNeeded | None = ask(side.model, LoadOptions(**side.options)) if ask else None
+    return estimate
 
 
 def with_demo_pair(given: Mapping[str, Any]) -> dict[str, Any]:
-    """`given` with the models to load: the demo pair where none is named."""
+    """`given` with the models to load: the demo pair if none is named."""
     if given["model"] is None and given["model_draft"] is not None:
         raise UsageError(f"-md {given['model_draft']} needs a verifier; add -m VERIFIER.gguf")
     if given["model"] is not None:
         return dict(given)
     model, drafter = demo_pair()
-    # So small that threads wait for each other longer than they compute.
+    # So small that threads spend longer waiting for each other than computing.
     return {**given, "model": model, "model_draft": drafter, "threads": given["threads"] or 1}

@@ -38,13 +38,13 @@ T = TypeVar("T")
 
 
 def pick(kind: type[T], given: Mapping[str, Any]) -> T:
-    """A dataclass filled with the parameters of a command that have its fields' names."""
+    """An instance of `kind`, filled from the command's parameters of the same names."""
     names = (field.name for field in fields(kind))  # type: ignore[arg-type]
     return kind(**{name: given[name] for name in names})
 
 
 def add_options(options: Sequence[Callable[[Any], Any]]) -> Callable[[Any], Any]:
-    """Decorates a command with `options`, in their order."""
+    """A decorator that adds `options` to a command, in order."""
 
     def decorate(command: Any) -> Any:
         for option in reversed(options):
@@ -55,7 +55,7 @@ def add_options(options: Sequence[Callable[[Any], Any]]) -> Callable[[Any], Any]
 
 
 def _both(flag: str, field: str, kind: Any, text: str) -> list[Callable[[Any], Any]]:
-    """An option for both models, and its twin for the drafter."""
+    """An option for both models, and its counterpart for the drafter alone."""
     return [
         click.option(flag, field, type=kind, help=text),
         click.option(f"{flag}d", f"{field}_draft", type=kind, help="The same for the drafter."),
@@ -64,7 +64,10 @@ def _both(flag: str, field: str, kind: Any, text: str) -> list[Callable[[Any], A
 
 MODELS = [
     click.option(
-        "-m", "--model", type=Model(), help="The verifier: a GGUF file, or what the backend takes."
+        "-m",
+        "--model",
+        type=Model(),
+        help="The verifier: a GGUF file, or another name that the backend accepts.",
     ),
     click.option(
         "-md",
@@ -81,13 +84,13 @@ MODELS = [
 ]
 
 RUNTIME = [
-    *_both("-ngl", "n_gpu_layers", int, "Layers to offload.  [default: all, where a GPU is]"),
+    *_both("-ngl", "n_gpu_layers", int, "Layers to offload.  [default: all, if there is a GPU]"),
     *_both("-t", "threads", click.IntRange(min=1), "Threads.  [default: physical cores]"),
     *_both(
         "-c",
         "n_ctx",
         click.IntRange(min=1),
-        "Context in tokens.  [default: what the run needs, at least 4096, at most as trained]",
+        "Context size in tokens.  [default: as needed, from 4096 up to the trained size]",
     ),
     *_both(
         "-b", "n_batch", click.IntRange(min=1), "Maximum number of tokens per call of the runtime."
@@ -100,7 +103,7 @@ RUNTIME = [
         "dtype_draft",
         help="The same for the drafter.  [default: bfloat16 on a CPU with instructions for it]",
     ),
-    click.option("--device", help="Where the weights go (hf): cpu, cuda, mps."),
+    click.option("--device", help="Device for the weights (hf): cpu, cuda, mps."),
     click.option(
         "--weights-cache",
         type=CacheFolder(),
@@ -135,7 +138,7 @@ def _arguments(context: click.Context, option: Any, given: Sequence[str]) -> dic
             arguments[name] = json.loads(value)
         except (ValueError, RecursionError) as error:
             raise UsageError(
-                f"--template-arg {name}: {value} is not JSON; a text needs double quotes "
+                f"--template-arg {name}: {value} is not JSON; a string needs double quotes "
                 f"({name}='\"text\"')"
             ) from error
     return arguments
@@ -169,17 +172,17 @@ TEMPLATE = [
 
 
 def chat_options(given: Mapping[str, Any]) -> ChatOptions:
-    """Options of the chat template; the date stays the same throughout a run."""
+    """Options for the chat template; the date stays the same throughout a run."""
     asked = given["template_date"]
     for flag, value in (("--template-arg", given["template_arg"]), ("--template-date", asked)):
         if given["raw"] and value:
-            raise UsageError(f"{flag} needs a chat template, and --raw does without; drop one")
+            raise UsageError(f"{flag} needs the chat template, which --raw disables; leave one out")
     today = date.today() if asked is None else date.fromisoformat(asked)
     return ChatOptions(arguments=given["template_arg"], today=today)
 
 
 def asked_of_template(given: Mapping[str, Any]) -> dict[str, Any]:
-    """The template's options that were set, for a record."""
+    """The template options that were set, for a record."""
     names = {"template_args": "template_arg", "template_date": "template_date"}
     return {name: given[option] for name, option in names.items() if given[option]}
 

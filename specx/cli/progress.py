@@ -1,4 +1,4 @@
-"""A progress bar for what turns out to be slow, on a terminal only."""
+"""A progress bar for slow tasks, shown on a terminal only."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from specx.session.result import Result
 __all__ = ["Progress", "Reading"]
 
 PATIENCE = 0.7
-"""Seconds before a bar appears: what is done by then needs none."""
+"""Seconds before a bar appears; shorter tasks need none."""
 
 
 class Progress:
@@ -26,8 +26,8 @@ class Progress:
 
     @contextmanager
     def task(self, label: str, total: float) -> Iterator[Callable[[float], None]]:
-        """Yields a function to call with how much of `total` is done."""
-        interrupts.begun()  # what takes this long is unwound in order
+        """Yield a function to call with the amount of `total` that is done."""
+        interrupts.begun()  # a task this long is unwound in order
         if not self._enabled:
             yield lambda done: None
             return
@@ -52,7 +52,7 @@ class Progress:
 
 
 class Reading(Observer):
-    """Shows how much of a prompt was read."""
+    """Shows how far the prompt has been read."""
 
     def __init__(self, progress: Progress) -> None:
         self._progress = progress

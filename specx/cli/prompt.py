@@ -11,29 +11,29 @@ from specx.runtime.inputs import read_bytes
 __all__ = ["from_argument", "from_file", "from_input"]
 
 MOST_BYTES = 1 << 26
-"""Of a prompt; longer than any context."""
+"""Maximum size of a prompt; longer than any context."""
 MARK = "\N{ZERO WIDTH NO-BREAK SPACE}"
 """A byte order mark, which some editors put before a text."""
 
 
 def from_argument(text: str) -> str:
-    """What was typed; a newline at its end stays."""
+    """The text of an argument; a final newline is kept."""
     try:
         data = text.encode("utf-8", errors="surrogateescape")  # the bytes that were typed
     except UnicodeEncodeError as error:
         raise UsageError(
-            f"-p holds half a character, {text[error.start]!a}; write it whole"
+            f"-p contains half a character, {text[error.start]!a}; pass valid text"
         ) from error
     return _text(data, "-p")
 
 
 def from_file(path: Path) -> str:
-    """The content of a file, less one newline at its end."""
+    """The content of a file, without one final newline."""
     return _unended(_text(read_bytes(path, "the prompt", most=MOST_BYTES), f"-f {path}"))
 
 
 def from_input() -> str:
-    """What standard input holds, less one newline at its end."""
+    """The content of standard input, without one final newline."""
     try:
         data = sys.stdin.buffer.read(MOST_BYTES + 1)
     except OSError as error:
@@ -42,7 +42,7 @@ def from_input() -> str:
         ) from error
     if len(data) > MOST_BYTES:
         raise UsageError(
-            f"standard input has more than {MOST_BYTES:,} bytes, the limit of a prompt"
+            f"standard input has more than {MOST_BYTES:,} bytes, the limit of a prompt; shorten it"
         )
     return _unended(_text(data, "standard input"))
 

@@ -1,4 +1,4 @@
-"""`specx report`: traces as a page, or their numbers on the terminal."""
+"""`specx report`: traces as an HTML page, or as numbers on the terminal."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ __all__ = ["report"]
     "-o",
     "--output",
     type=OutputPath("report"),
-    help="Write a page (HTML, one file that needs no network); without it, print the numbers.",
+    help="Write an HTML page (one file, no network needed) instead of printing the numbers.",
 )
 def report(files: Sequence[Path], output: Path | None) -> int:
-    """Show what traces hold: TRACE files are what `specx run` and `specx bench` write
+    """Show the contents of traces: TRACE files are written by `specx run` and `specx bench`
     with --trace.
     """
     target = None if output is None else OutputFile(output)
@@ -55,7 +55,7 @@ def report(files: Sequence[Path], output: Path | None) -> int:
 
 
 def _print(traces: Sequence[Trace]) -> None:
-    """Sweeps first; many generations get a line each instead of a footer."""
+    """Print sweeps, then generations: a footer each, or a line each if there are many."""
     for bench in sweeps_of(traces):
         print_results({**asdict(bench), "provenance": {}})
     if len(traces) > MOST_TEXTS:
@@ -68,11 +68,11 @@ def _print_lines(rows: Sequence[Sequence[str]]) -> None:
     """All columns of `rows`, in tables narrow enough for a terminal."""
     apart = ("expected", "time", "")
     parts: dict[str, list[int]] = {}
-    for place, name in list(enumerate(rows[0]))[1:]:
+    for column, name in list(enumerate(rows[0]))[1:]:
         first = next(start for start in apart if name.startswith(start))
-        parts.setdefault(first, []).append(place)
-    for places in parts.values():
-        print_rows([[row[0], *(row[place] for place in places)] for row in rows])
+        parts.setdefault(first, []).append(column)
+    for columns in parts.values():
+        print_rows([[row[0], *(row[column] for column in columns)] for row in rows])
 
 
 def _print_footers(traces: Iterable[Trace]) -> None:

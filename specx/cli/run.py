@@ -1,4 +1,4 @@
-"""`specx run`: text that the verifier would have written, faster where that can be."""
+"""`specx run`: text with the verifier's own distribution, faster where possible."""
 
 from __future__ import annotations
 
@@ -59,13 +59,13 @@ PROMPT = [
     click.option(
         "-p",
         "--prompt",
-        help="The prompt; without -p or -f, standard input (UTF-8, less one newline at its end).",
+        help="The prompt; without -p or -f, standard input (UTF-8, without one final newline).",
     ),
     click.option(
         "-f",
         "--file",
         type=InputFile(),
-        help="Read the prompt from a file, as from standard input.",
+        help="Read the prompt from a file, like standard input.",
     ),
     click.option("-sys", "--system-prompt", help="System message for the chat template."),
     *TEMPLATE,
@@ -79,7 +79,7 @@ GENERATION = [
         type=click.IntRange(min=0),
         default=256,
         show_default=True,
-        help="Maximum number of tokens to write.",
+        help="Maximum number of tokens to generate.",
     ),
     click.option(
         "--rule",
@@ -93,8 +93,8 @@ GENERATION = [
         "-s",
         "--seed",
         type=click.IntRange(0, 2**64 - 1),
-        help="Random seed; the same seed and settings repeat a text.  [default: drawn, and shown "
-        "in the footer]",
+        help="Random seed; the same seed and settings reproduce a text.  [default: drawn, and "
+        "shown in the footer]",
     ),
     click.option("--stop", multiple=True, help="End the text before this string; repeatable."),
     click.option("--ignore-eos", is_flag=True, help="Continue after an end token."),
@@ -133,13 +133,13 @@ OUTPUT = [
 @click.command(cls=Command, epilog=EPILOG)
 @add_options([*MODELS, *PROMPT, *GENERATION, *DRAFTING, *RUNTIME, *OUTPUT])
 def run(**given: Any) -> int:
-    """Write a text with a verifier and, for speed, a drafter."""
+    """Generate text with a verifier and, for speed, a drafter."""
     return _Run(given).run()
 
 
 @dataclass(frozen=True, kw_only=True)
 class TextOptions:
-    """The options PROMPT and GENERATION."""
+    """The options of PROMPT and GENERATION."""
 
     prompt: str | None
     file: Path | None
@@ -157,7 +157,7 @@ class TextOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class OutputOptions:
-    """The options OUTPUT."""
+    """The options of OUTPUT."""
 
     trace_file: Path | None
     as_json: bool
@@ -169,7 +169,7 @@ class OutputOptions:
 
 
 class Interruptible(Observer):
-    """Ends a generation in order when a signal asks for it, between rounds or slices."""
+    """Ends a generation cleanly after a signal, between rounds or slices of the prompt."""
 
     def begin(self, generation: Generation) -> None:
         self._stop = generation.stop
@@ -186,7 +186,7 @@ class Interruptible(Observer):
 
 
 class _Run:
-    """One run from its options to what is printed."""
+    """One run, from options to printed output."""
 
     def __init__(self, given: dict[str, Any]) -> None:
         self.text = pick(TextOptions, given)
@@ -214,9 +214,9 @@ class _Run:
         self.progress = Progress(enabled=not self.output.quiet)
 
     def run(self) -> int:
-        """Load, generate and print; the exit code."""
+        """Load, generate and print; return the exit code."""
         if self.prompt is SAMPLE_PROMPT and not (self.output.quiet or self.output.as_json):
-            click.echo(f"specx: no prompt given; continuing one: {self.prompt}\n", err=True)
+            click.echo(f"specx: no prompt given; using an example: {self.prompt}\n", err=True)
         with ExitStack() as stack:
             with held():  # else Ctrl-C may leave an empty trace behind
                 tracing = stack.enter_context(Tracing(self.output.trace_file, self.progress))
@@ -250,7 +250,7 @@ class _Run:
                 stops=self.text.stop,
                 ignore_eos=self.text.ignore_eos,
             ),
-            # The trace of choices is the last to end: if it cannot be written, the text is out.
+            # The trace of choices ends last: if it cannot be written, the text is already out.
             [
                 tracing.of(self._described),
                 Reading(self.progress),
@@ -318,7 +318,7 @@ class _Run:
 
 
 def _loading(given: Mapping[str, Any], drafting: DraftOptions) -> dict[str, Any]:
-    """The options of loading, with the models that are to be loaded."""
+    """The load options, with the models to load."""
     loading = with_demo_pair(given)
     if not drafting.needs_model(loading["model_draft"]):
         loading["model_draft"] = None
@@ -329,7 +329,7 @@ def _loading(given: Mapping[str, Any], drafting: DraftOptions) -> dict[str, Any]
 
 def _read_prompt(text: TextOptions, demo: bool) -> str:
     if text.prompt is not None and text.file is not None:
-        raise UsageError("-p and -f were both given; one prompt is needed")
+        raise UsageError("-p and -f were both given; leave one out")
     if text.prompt is not None:
         return from_argument(text.prompt)
     if text.file is not None:
@@ -342,7 +342,7 @@ def _read_prompt(text: TextOptions, demo: bool) -> str:
 
 
 def _encode(tokenizer: Tokenizer, prompt: str, text: TextOptions, chat: ChatOptions) -> list[int]:
-    """The prompt's tokens, through the chat template where there is one."""
+    """The prompt's tokens, through the chat template if there is one."""
     system = text.system_prompt
     if _template_name(tokenizer, text) == "none":
         asked = {
@@ -353,8 +353,9 @@ def _encode(tokenizer: Tokenizer, prompt: str, text: TextOptions, chat: ChatOpti
         for flag, value in asked.items():
             if value is not None:
                 raise UsageError(
-                    f"{flag} needs a chat template, and none is in use"
-                    + (" (--raw)" if text.raw else "; the model has none")
+                    f"{flag} needs a chat template, "
+                    + ("which --raw disables" if text.raw else "which the model lacks")
+                    + "; leave it out"
                 )
         return encode_raw(tokenizer, prompt)
     messages = [{"role": "user", "content": prompt}]
@@ -370,7 +371,7 @@ def _template_name(tokenizer: Tokenizer, text: TextOptions) -> str:
 def _template_settings(
     tokenizer: Tokenizer, text: TextOptions, chat: ChatOptions
 ) -> dict[str, Any]:
-    """What the prompt's tokens depend on beside its text; the date only if the template asks."""
+    """Settings besides the text that determine the prompt's tokens; the date only if used."""
     name = _template_name(tokenizer, text)
     shown: dict[str, Any] = {"template": name, "template_args": text.template_arg}
     if name != "none" and model_template(tokenizer, chat).asks_date:

@@ -1,4 +1,4 @@
-"""Output of a run: text with the origin of its tokens, and the footer."""
+"""Output of a run: text marked with the origin of its tokens, and the footer."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ ORIGINS: dict[str, dict[str, Any]] = {
     "correction": {"underline": True, "fg": "yellow"},
     "bonus": {"bold": True, "fg": "cyan"},
 }
-"""How a token's origin looks: an attribute each, and a colour only on top of it."""
+"""Styles by origin of a token; each has an attribute, so that colour is never the only mark."""
 
 SHADES: list[dict[str, Any]] = [
     {},
@@ -37,23 +37,23 @@ SHADES: list[dict[str, Any]] = [
     {"fg": 16, "bg": 216, "underline": True},
     {"fg": 16, "bg": 203, "underline": True, "bold": True},
 ]
-"""How a token looks by the level of the verifier's entropy."""
+"""Styles by level of the verifier's entropy."""
 
 DEMO_NOTE = [
     "models: the demo pair, which writes Python; too small to gain from speculation on a CPU.",
-    "A pair that gains: -m VERIFIER.gguf -md DRAFTER.gguf, see the README; specx run --help",
+    "For a speed-up: -m VERIFIER.gguf -md DRAFTER.gguf; see the README and specx run --help",
 ]
 
 
 def wants_styles(color: str, stream: TextIO | None) -> bool:
-    """Whether to mark origins in `stream`."""
+    """True if tokens are to be marked in `stream`."""
     if color != "auto":
         return color == "on"
     return is_terminal(stream) and os.environ.get("TERM") != "dumb"
 
 
 class PrintOptions(Protocol):
-    """Options that say how to print."""
+    """Options that control printing."""
 
     @property
     def as_json(self) -> bool: ...
@@ -69,32 +69,32 @@ class PrintOptions(Protocol):
 
 @dataclass
 class Writer:
-    """Writes a generation's text to standard output, as it comes or at its end."""
+    """Writes a generation's text to standard output, as it arrives or at the end."""
 
     styled: bool
     stream: bool
     mark: str = "origin"
-    """What the marks say: ``origin``, or the verifier's ``entropy`` before each token."""
+    """Meaning of the marks: ``origin``, or the verifier's ``entropy`` before each token."""
 
     def __post_init__(self) -> None:
         self.written: list[str] = []
         self._terminal = is_terminal(sys.stdout)
 
     def round(self, done: Round) -> None:
-        """Write what a round made certain."""
+        """Write the text that a round completed."""
         last = done.verdict.n_accepted
         origin = "bonus" if last == len(done.draft.ids) else "correction"
         if not done.draft.ids:
             origin = "accepted"  # nothing was proposed: an ordinary token
-        for place, piece in enumerate(done.pieces):
+        for position, piece in enumerate(done.pieces):
             if self.mark == "entropy":
-                look = _shade(done.target[place])
+                look = _shade(done.target[position])
             else:
-                look = ORIGINS["accepted" if place < last else origin]
+                look = ORIGINS["accepted" if position < last else origin]
             self.write(piece, look)
 
     def write(self, piece: str, look: Mapping[str, Any] | None = None) -> None:
-        """Write one piece of text, looking so where marks are wanted."""
+        """Write one piece of text, styled as `look` if marks are wanted."""
         self.written.append(piece)
         if not self.stream or not piece:
             return
@@ -102,7 +102,7 @@ class Writer:
         click.echo(self._styled(shown, look or {}), nl=False, color=self.styled)
 
     def end(self) -> None:
-        """Write what was held back, and close the last line."""
+        """Write the text that was held back, and end the last line."""
         if not self.stream:
             whole = "".join(self.written)
             click.echo(visible(whole) if self._terminal else whole, nl=False)
@@ -115,7 +115,7 @@ class Writer:
 
 
 class Printing(Observer):
-    """Prints a generation: its text as it comes or at its end, then the footer or JSON.
+    """Prints a generation: its text as it arrives or at the end, then the footer or JSON.
 
     Parameters
     ----------
@@ -141,7 +141,7 @@ class Printing(Observer):
 
     @property
     def shades(self) -> bool:
-        """Whether entropies are to be shown."""
+        """True if entropies are to be shown."""
         return self.writer.styled and self.writer.stream and self.writer.mark == "entropy"
 
     def begin(self, generation: Generation) -> None:
@@ -153,12 +153,12 @@ class Printing(Observer):
     def round(self, done: Round) -> None:
         try:
             self.writer.round(done)
-        except OSError:  # nobody takes the text any more
+        except OSError:  # the reader of the text is gone
             self._broken = True
             raise
 
     def end(self, result: Result) -> None:
-        """Print the rest; nothing where a reason for the failure says all."""
+        """Print the rest; nothing if the error message alone is enough."""
         if not self._prefilled or self._broken:
             return
         self.writer.write(result.rest)
@@ -189,7 +189,7 @@ def _allowed(look: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def legend(styled: bool, mark: str = "origin") -> str:
-    """Names the marks of tokens."""
+    """The line that explains the marks; empty without styles."""
     if not styled:
         return ""
     looks = ORIGINS if mark == "origin" else dict(zip(_levels(), SHADES, strict=True))
@@ -205,7 +205,7 @@ def _levels() -> list[str]:
 
 
 def footer(result: Result, shown: Mapping[str, Any]) -> list[str]:
-    """The lines that close a run; `shown` are its settings, as ``--json`` prints them."""
+    """The closing lines of a run; `shown` holds its settings, as ``--json`` prints them."""
     tally, n_prompt = result.tally, result.n_prompt
     lines = [
         f"seed {shown['seed']}  template {shown['template']}  "
@@ -226,11 +226,11 @@ def footer(result: Result, shown: Mapping[str, Any]) -> list[str]:
 
 
 def _expected(tally: Tally, rule: str) -> list[str]:
-    """Expected acceptance per rule, from the same rounds; greedy leaves nothing to compare."""
-    found = tally.expected_a_round()
-    if found is None or rule == "greedy":
+    """Expected acceptance per rule, from the same rounds; empty if greedy, where all agree."""
+    expected = tally.expected_a_round()
+    if expected is None or rule == "greedy":
         return []
-    rates = "  ".join(f"{name} {tokens:.2f}" for name, tokens in found.items())
+    rates = "  ".join(f"{name} {tokens:.2f}" for name, tokens in expected.items())
     return [f"rule {rule}; expected accepted tokens per round: {rates}"]
 
 
@@ -250,11 +250,11 @@ def _choices(result: Result, gamma_by: str) -> list[str]:
                 for name, phase in phases.items()
             )
         )
-    found = result.estimated
-    if found is not None:
+    estimated = result.estimated
+    if estimated is not None:
         lines.append(
-            f"estimated {found['ratio']:.2f} times plain decoding "
-            f"({found['plain_tok_s']:.1f} tok/s, estimated from {found['by']})"
+            f"estimated {estimated['ratio']:.2f} times plain decoding "
+            f"({estimated['plain_tok_s']:.1f} tok/s, estimated from {estimated['by']})"
         )
     return lines
 
@@ -275,11 +275,11 @@ def _reason(result: Result, predict: object) -> str:
         "interrupted": "an interrupt",
         "failed": "a failure of the runtime",
     }
-    return words.get(str(result.stop_reason), "nothing: its trace breaks off")
+    return words.get(str(result.stop_reason), "an unknown cause (the trace is incomplete)")
 
 
 def _prompt_rate(result: Result, n_fed: int) -> str:
-    """The verifier's speed, where its time alone is known."""
+    """The verifier's speed on the prompt, if its time alone is known."""
     if result.prefill_draft_s is None:
         return f"in {result.prefill_s:.2f} s"
     by = " by the verifier" if result.prefill_draft_s else ""

@@ -1,4 +1,4 @@
-"""Standard streams as the process ``specx`` needs them: there, and able to take any text."""
+"""Prepares the standard streams of the process ``specx``: open, and able to carry any text."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ FAILED = 2
 
 
 def prepare() -> None:
-    """Open the streams that are closed on the null device, and let no character fail.
+    """Open closed streams on the null device, and make every character writable.
 
-    What is redirected is written as UTF-8, whatever the locale or PYTHONIOENCODING say; a lone
-    surrogate, as in a file name that is not UTF-8, becomes its escape, which JSON reads back. A
-    terminal keeps its encoding and shows ``?`` for what that lacks.
+    Redirected output is UTF-8, regardless of the locale and PYTHONIOENCODING; a lone surrogate, as
+    in a file name that is not UTF-8, becomes its escape, which JSON reads back. A terminal keeps
+    its encoding and shows ``?`` for characters that it lacks.
     """
     _fill_descriptors()
     for name in ("stdout", "stderr"):
@@ -32,12 +32,12 @@ def prepare() -> None:
 
 
 def finish(code: int) -> int:
-    """Write out what the streams still hold; the exit code."""
+    """Flush the streams; return the exit code."""
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()
         except (OSError, ValueError) as error:
-            # Python would try again at its end, fail, and say so in its own way.
+            # Python would try again at exit, fail, and print its own message.
             with suppress(OSError, ValueError):
                 os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
             code = code or say(f"cannot write the output: {getattr(error, 'strerror', error)}")
@@ -45,7 +45,7 @@ def finish(code: int) -> int:
 
 
 def say(message: str) -> int:
-    """Write one line about a failure to standard error, if that can be; the exit code."""
+    """Write one line about a failure to standard error, if possible; return the exit code."""
     with suppress(OSError, ValueError, AttributeError):
         sys.stderr.write(f"specx: {' '.join(message.split())}\n")
         sys.stderr.flush()
@@ -53,7 +53,7 @@ def say(message: str) -> int:
 
 
 def is_terminal(stream: Any) -> bool:
-    """Whether `stream` is there, open, and a terminal."""
+    """True if `stream` exists, is open, and is a terminal."""
     try:
         return bool(stream.isatty())
     except (AttributeError, ValueError):
@@ -61,7 +61,7 @@ def is_terminal(stream: Any) -> bool:
 
 
 def _fill_descriptors() -> None:
-    """A closed descriptor is given to the next file that is opened: C code would print into it."""
+    """Open descriptors 0 to 2: else the next file would get one, and C code print into it."""
     while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
         os.set_inheritable(descriptor, True)
     os.close(descriptor)

@@ -1,4 +1,4 @@
-"""Two systems from one command line: A as asked for, B as A with overrides."""
+"""Two systems from one command line: A as given, B as A with overrides."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ OVERRIDES = {
     "against_ctv": "cache_type_v",
     "against_dtype": "dtype",
 }
-"""Options of B by the options of A that they replace."""
+"""B's options, each with the option of A that it replaces."""
 
 
 @dataclass(frozen=True)
 class Planned:
-    """What is to be loaded, the verifier of each system first."""
+    """The models to load, each system's verifier first."""
 
     a: list[Side]
     b: list[Side]
     left_out: list[str]
-    """Options of A that no backend of B can honour, as they were written."""
+    """Options of A that no backend of B supports, as they were written."""
 
 
 def plan_both(given: Mapping[str, Any]) -> Planned:
@@ -46,31 +46,31 @@ def plan_both(given: Mapping[str, Any]) -> Planned:
     Raises
     ------
     UsageError
-        If there is no drafter, or nothing says what B is to be.
+        If there is no drafter, or B is not specified.
     OptionError
-        If an option has no taker.
+        If no backend supports an option.
     """
     if given["model_draft"] is None:
-        raise UsageError(f"-m {given['model']} is no pair yet; add -md DRAFTER")
+        raise UsageError(f"compare needs a drafter for -m {given['model']}; add -md DRAFTER")
     changed = _changes(given)
     theirs = {**given, **changed}
     for field in changed:
         if f"{field}_draft" in theirs and field in FIELDS:
-            theirs[f"{field}_draft"] = None  # what is said of B is said of both its models
+            theirs[f"{field}_draft"] = None  # B's options apply to both its models
     theirs, left_out = _honoured(theirs, changed)
     return Planned(_sides(given), _sides(theirs), left_out)
 
 
 def _changes(given: Mapping[str, Any]) -> dict[str, Any]:
-    """The options in which B differs; by default the runtime that A's backend names for that."""
-    found = {field: given[name] for name, field in OVERRIDES.items() if given[name] is not None}
-    if found:
-        return found
+    """The options in which B differs; by default, the runtime that A's backend names."""
+    changes = {field: given[name] for name, field in OVERRIDES.items() if given[name] is not None}
+    if changes:
+        return changes
     backend = given["backend"]
     other = getattr(get_backend(backend), "counterpart", None)
     if other is None:
         raise UsageError(
-            f"nothing says what backend '{backend}' is to be compared with; add --against FILE, "
+            f"nothing to compare backend '{backend}' with; add --against FILE, "
             "--against-backend NAME or another --against option"
         )
     return {"backend": other, "draft_backend": other}
@@ -79,19 +79,19 @@ def _changes(given: Mapping[str, Any]) -> dict[str, Any]:
 def _honoured(
     theirs: dict[str, Any], changed: Mapping[str, Any]
 ) -> tuple[dict[str, Any], list[str]]:
-    """B's options without those that only A's runtime has, and these."""
+    """B's options that its backends support, and those of A that are left out."""
     drafter = [theirs["draft_backend"] or theirs["backend"]]
-    takers = {"": [theirs["backend"], *drafter], "_draft": drafter}
+    candidates = {"": [theirs["backend"], *drafter], "_draft": drafter}
     kept, left_out = dict(theirs), []
     for field, flag in FIELDS.items():
-        for suffix, backends in takers.items():
+        for suffix, backends in candidates.items():
             value = theirs.get(f"{field}{suffix}")
             if value is None or any(field in get_backend(name).options for name in backends):
                 continue
             if field in changed:
                 names = ", ".join(dict.fromkeys(backends))
                 raise OptionError(
-                    f"{_flag(field)} {value} has no taker: backend {names} cannot honour it"
+                    f"{_flag(field)} {value} is not supported by backend {names}; leave it out"
                 )
             kept[f"{field}{suffix}"] = None
             left_out.append(f"{flag}{suffix[1:2]} {value}")
@@ -99,7 +99,7 @@ def _honoured(
 
 
 def _flag(field: str) -> str:
-    """Of B's option for `field`."""
+    """The flag of B's option for `field`."""
     name = next(name for name, replaced in OVERRIDES.items() if replaced == field)
     return f"--{name.replace('_', '-')}"
 
@@ -118,23 +118,23 @@ def load_both(
     verbose: bool,
     progress: Progress,
 ) -> Iterator[tuple[Pair, Pair]]:
-    """Both systems at once; a model that is the same in both is loaded once.
+    """Load both systems; a model that they share is loaded once.
 
-    Where B says nothing of threads it gets A's number, so that runtimes with other defaults are
+    Unless given its own number of threads, B gets A's, so that runtimes with different defaults are
     compared on equal terms.
 
     Raises
     ------
     BackendError
-        If a runtime is not installed; nothing was loaded then.
+        If a runtime is not installed; checked before anything is loaded.
     ContextError
-        If the caches of all models cannot fit into memory.
+        If the caches of all models cannot fit in memory.
     OptionError
-        If two models share one number of threads and were to have two.
+        If models that share one number of threads were given different ones.
     """
     alone = [b for a, b in zip(planned.a, planned.b, strict=True) if not _same(a, b)]
     for side in alone:
-        side.factory.about()  # a runtime that is not installed says so before A is loaded
+        side.factory.about()  # raises before A is loaded if the runtime is not installed
     require_memory([*planned.a, *alone])
     with ExitStack() as stack:
         threads: list[tuple[LogitsBackend, object]] = []
@@ -154,7 +154,7 @@ def load_both(
 
 
 def _same(a: Side, b: Side) -> bool:
-    """Whether both would load the same thing."""
+    """True if both would load the same model in the same way."""
     return (a.model, a.factory.name, a.options) == (b.model, b.factory.name, b.options)
 
 
@@ -166,18 +166,18 @@ def _on_threads_of(twin: LogitsBackend, side: Side) -> Side:
 
 
 def _require_threads(loaded: list[tuple[LogitsBackend, object]]) -> None:
-    """A runtime with one number of threads a process takes the last one for all its models."""
+    """Refuse different thread counts where a runtime applies the last one to all its models."""
     for model, asked in loaded:
         now = model.describe().get("threads")
         if now != asked:
             raise OptionError(
-                f"{model.name} was to compute with {asked} threads and now has {now}: its runtime "
-                "has one number for all models of a process; give both the same (-t)"
+                f"{model.name} was to use {asked} threads but has {now}: its runtime has one "
+                "number for all models of a process; give both the same (-t)"
             )
 
 
 def traits_of(sides: list[Side], pair: Pair) -> Traits:
-    """What a loaded system was asked to be, with the threads it got."""
+    """The traits of a loaded system, as requested, with the number of threads it got."""
     verifier, drafter = sides
     about, about_draft = (model.describe() for model in pair.models)
     quantisation = about.get("quantisation")

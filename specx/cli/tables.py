@@ -15,11 +15,11 @@ from specx.session.text import visible
 __all__ = ["print_comparison", "print_results", "print_rows"]
 
 WIDE = 160
-"""Columns where the output is not a terminal, so that nothing is cut."""
+"""Columns if the output is not a terminal, so that nothing is cut."""
 
 
 def print_results(record: Mapping[str, Any]) -> None:
-    """The tables; warnings go to standard error."""
+    """Print the tables; warnings go to standard error."""
     arms = [arm for arm in record["arms"] if arm["n_runs"]]
     for rows in filter(None, (speed_rows(arms), time_rows(arms), kind_rows(arms))):
         print_rows(rows)
@@ -35,7 +35,7 @@ def print_results(record: Mapping[str, Any]) -> None:
 
 
 def print_comparison(records: Mapping[str, Mapping[str, Any]]) -> None:
-    """Tokens per second of the arms that all files have, which were not measured together."""
+    """Print tokens per second of the arms that all files share."""
     tables = [{_key(arm): arm for arm in record["arms"]} for record in records.values()]
     first, *others = tables
     shared = [key for key in first if all(key in other for other in others)]
@@ -57,7 +57,7 @@ def _key(arm: Mapping[str, Any]) -> tuple[tuple[str, Any], ...]:
 
 
 def print_rows(rows: list[list[str]]) -> None:
-    """A table: a header and its rows."""
+    """Print a table: a header and its rows."""
     rows = [[visible(cell) for cell in row] for row in rows]  # a record may hold any kind of prompt
     console = Console(highlight=False, markup=False)  # a file's name may hold brackets
     if not console.is_terminal:

@@ -1,4 +1,4 @@
-"""`--trace`: one file, or nothing at all, behind the same calls."""
+"""`specx run --trace`: one file or none, behind the same calls."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ TRACE = click.option(
     "trace_file",
     metavar="FILE",
     type=OutputPath("trace"),
-    help="Write what happened in every round to this file (JSON lines; read it with specx report).",
+    help="Write every round to this file as it happens (JSON lines; read it with specx report).",
 )
 
 
 @dataclass(frozen=True, kw_only=True)
 class Described:
-    """What a trace's header says of a generation beside what decided its tokens."""
+    """Header fields of a generation, besides those that determine its tokens."""
 
     prompt: str
     backends: Sequence[str]
@@ -44,7 +44,7 @@ class Described:
 
 
 class Tracing(Observer):
-    """Writes a run's trace where one was asked for; opens the file before models are loaded."""
+    """Writes a run's trace if one was requested; opens the file before models are loaded."""
 
     def __init__(self, path: Path | None, progress: Progress) -> None:
         self._writer = None if path is None else TraceWriter(path)
@@ -55,16 +55,16 @@ class Tracing(Observer):
 
     @property
     def wanted(self) -> bool:
-        """Whether there is a file to write."""
+        """True if there is a file to write."""
         return self._writer is not None
 
     def of(self, describe: Callable[[Generation], Described]) -> Tracing:
-        """Itself; `describe` is asked for what the header says, if it is to be written."""
+        """Set `describe`, which supplies the header's fields if a trace is written; return self."""
         self._describe = describe
         return self
 
     def begin(self, generation: Generation) -> None:
-        """Say what is about to run, before any of it does."""
+        """Write the header, before anything runs."""
         if self._writer is None or self._describe is None:
             return
         described = self._describe(generation)
@@ -79,7 +79,7 @@ class Tracing(Observer):
             self._begun = True
 
     def round(self, done: Round) -> None:
-        """Write one round; if it cannot be, the run continues, and its end tells."""
+        """Write one round; if that fails, the run continues, and the error is raised at its end."""
         if self._writer is None or self._failure is not None:
             return
         try:

@@ -1,4 +1,4 @@
-"""`specx verify`: proof that the rule is exact, and a test of a pair on this machine."""
+"""`specx verify`: proof that the rules are exact, and a test of a pair on this machine."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ __all__ = ["verify"]
 REFUTED = 1
 PROMPT = "The old lighthouse stood at the edge of the cliff, and every evening its keeper"
 
-EPILOG = "\b\nFaults that --plant can put in, each of which must be refuted:\n" + "\n".join(
+EPILOG = "\b\nFaults for --plant, each of which must be refuted:\n" + "\n".join(
     f"  {fault.name}: {fault.summary}"
     + ("" if fault.rules == Fault.rules else f" ({', '.join(fault.rules)} only)")
     for fault in FAULTS.values()
@@ -36,14 +36,14 @@ EPILOG = "\b\nFaults that --plant can put in, each of which must be refuted:\n" 
 
 @click.command(cls=Command, epilog=EPILOG)
 @add_options(MODELS)
-@click.option("-p", "--prompt", default=PROMPT, help="What the models' round follows.")
+@click.option("-p", "--prompt", default=PROMPT, help="The text before the round.")
 @click.option("--trials", type=click.IntRange(min=100), default=4000, show_default=True,
               help="Rounds to sample from the models.")  # fmt: skip
 @click.option("--rule", type=click.Choice(list(RULES)),
               help="Check one rule.  [default: all; block on models]")  # fmt: skip
 @click.option("--plant", type=click.Choice(list(FAULTS)), metavar="NAME",
-              help="Put a known fault in; listed below.")  # fmt: skip
-@click.option("-s", "--seed", type=click.IntRange(0, 2**32 - 1), help="Repeats a run.")
+              help="Plant a known fault; listed below.")  # fmt: skip
+@click.option("-s", "--seed", type=click.IntRange(0, 2**32 - 1), help="Random seed.")
 @add_options(RUNTIME)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object, nothing else.")
 @click.option("-q", "--quiet", is_flag=True, help="No progress.")
@@ -52,8 +52,8 @@ def verify(**given: Any) -> int:
     """Prove the rules exact, and test a pair of models.
 
     Without models: enumeration of the rules, the sampler as it runs, and the loop over several
-    rounds of a small table. With -m and -md also what the models' caches do, and the law of one
-    round of the loop. Exits 0 when all hold and 1 when something is refuted.
+    rounds of a small table. With -m and -md, also the models' caches and the distribution of one
+    round of the loop. Exits 0 if all checks hold and 1 if one is refuted.
     """
     given["seed"] = draw_seed() if given["seed"] is None else given["seed"]
     fault = FAULTS[given["plant"]] if given["plant"] else Fault()
@@ -73,14 +73,16 @@ def verify(**given: Any) -> int:
 def _rules(asked: str | None, fault: Fault) -> list[str]:
     if asked is not None and asked not in fault.rules:
         only = ", ".join(fault.rules)
-        raise UsageError(f"the fault {fault.name} is one of rule {only}, not of {asked}")
+        raise UsageError(
+            f"--plant {fault.name} is a fault of rule {only}, not of {asked}; leave out --rule"
+        )
     return list(fault.rules) if asked is None else [asked]
 
 
 def _checks(
     pair: Pair | None, rules: list[str], given: dict[str, Any], fault: Fault, progress: Progress
 ) -> Iterator[Check]:
-    """All checks that were asked for, as they are done; a prompt that will not do is told first."""
+    """Yield the checks as they finish; the models' first, so that a bad prompt fails early."""
     if pair is not None:
         yield from _model_checks(pair, given, fault, progress)
     for name in rules:
@@ -127,7 +129,7 @@ def _close(checks: list[Check], given: dict[str, Any], models: list[dict[str, ob
         }
         click.echo(json.dumps(result, allow_nan=False))
     else:
-        planted = f", with the fault {given['plant']} put in" if given["plant"] else ""
+        planted = f", with the fault {given['plant']} planted" if given["plant"] else ""
         verdict = f"{len(refuted)} of {len(checks)} refuted" if refuted else "all hold"
         alarms = f"false alarms of the whole run {false_positive:.0e}"
         click.echo(f"\n{verdict}{planted}; {alarms}  (seed {given['seed']})")

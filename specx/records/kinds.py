@@ -1,4 +1,4 @@
-"""Which files are results of specx, told by how they begin; files of 0.1.0 begin alike."""
+"""Recognises results of specx, those of 0.1.0 included, by the beginning of a file."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from specx.errors import UsageError
 __all__ = ["kind_of", "require_kind"]
 
 HEAD = 2**16
-"""Bytes that are looked at."""
+"""Bytes that are examined."""
 
 BEGINNINGS = {
     "trace": rb'\{\s*"kind"\s*:\s*"file"',
@@ -24,12 +24,12 @@ BEGINNINGS = {
     "study": rb'\{\s*"n_tokens"\s*:\s*\d+\s*,\s*"n_prompts"\s*:'
     rb"|prompt,kind,position,accepted,overlap,|\s*<!doctype html>.{,2000}<title>specx study",
 }
-"""By kind, in all formats that it is written in."""
+"""Patterns by kind, for all formats that it is written in."""
 KINDS = {kind: re.compile(pattern, re.DOTALL) for kind, pattern in BEGINNINGS.items()}
 
 
 def kind_of(path: Path) -> str | None:
-    """One of `BEGINNINGS`; None for a file of any other origin, or one that cannot be read."""
+    """A key of `BEGINNINGS`; None for a file of any other origin, or an unreadable one."""
     try:
         with path.open("rb") as file:
             head = file.read(HEAD)
@@ -39,13 +39,13 @@ def kind_of(path: Path) -> str | None:
 
 
 def require_kind(path: Path, kind: str, option: str, *, remedy: str) -> None:
-    """Raise UsageError if `path` holds something else than a result of this kind.
+    """Raise UsageError if `path` holds anything but a result of this kind.
 
-    A file that is not there, or empty, holds nothing that could be lost.
+    A missing or empty file has nothing to lose.
     """
     if not os.path.exists(path) or not os.path.getsize(path):
         return
-    found = kind_of(path)
-    if found != kind:
-        holds = "is not a result of specx" if found is None else f"holds a {found}, not a {kind}"
+    actual = kind_of(path)
+    if actual != kind:
+        holds = "is not a result of specx" if actual is None else f"holds a {actual}, not a {kind}"
         raise UsageError(f"{option} {path} would overwrite a file that {holds}; {remedy}")

@@ -1,1 +1,1 @@
-"""The round loop and what it works on: text, templates, stops, sums."""
+"""Generation: sessions, the round loop, chat templates, stops and tallies."""

@@ -1,4 +1,4 @@
-"""From the arguments of `Session.generate` to what a generation needs."""
+"""Checks the arguments of `Session.generate` and converts them for a generation."""
 
 from __future__ import annotations
 
@@ -24,24 +24,25 @@ Prompt: TypeAlias = "str | Sequence[Message] | Sequence[int]"
 
 MOST_TOKENS = 2**31 - 1
 DEFAULTS = Settings(sampling=SamplingParams(temperature=0.7, top_p=0.9), gamma="auto")
-"""Of the command line and of `Session.generate`."""
+"""Default settings of the command line and of `Session.generate`."""
 
 
 class Options(TypedDict, total=False):
     """Keyword arguments of `Session.generate`; those of `Settings` and `SamplingParams` too."""
 
     max_tokens: int
-    """Most tokens to write; 256 by default."""
+    """Maximum number of tokens to generate; 256 by default."""
     stop: str | Sequence[str]
     """Strings before which the text ends."""
     ignore_eos: bool
     raw: bool
-    """Whether a text is taken as it is, without the model's chat template."""
+    """True to use a text as it is, without the model's chat template."""
     template: ChatOptions
-    """What the chat template is given beside the messages."""
+    """Inputs of the chat template besides the messages."""
     observers: Sequence[Observer]
     seed: int | None
-    """Repeats a text under equal settings; by default one is drawn, see `Result.settings`."""
+    """Random seed, which reproduces a text under equal settings; by default drawn, see
+    `Result.settings`."""
     temperature: float
     top_k: int
     top_p: float
@@ -60,7 +61,7 @@ class Asked:
     Raises
     ------
     UsageError
-        If an option does not exist, or has no such value.
+        If an option does not exist or has an invalid value.
     """
 
     def __init__(
@@ -81,7 +82,7 @@ class Asked:
         )
         seed = rest.pop("seed", None)
         self.live = seed is None
-        """Whether costs may be learned from the clock: a drawn seed is not there to be repeated."""
+        """True if costs may be learned from the clock: a drawn seed need not reproduce its text."""
         rest["seed"] = draw_seed() if seed is None else seed
         self.settings = _changed(defaults, rest)
 
@@ -91,7 +92,7 @@ class Asked:
         Raises
         ------
         UsageError
-            If it is neither a text, messages, nor tokens.
+            If it is not a text, messages or tokens.
         ModelError
             If the chat template refuses the messages.
         """

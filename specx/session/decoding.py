@@ -1,8 +1,8 @@
 """The round loop of speculative decoding, and plain decoding beside it.
 
 Invariant of both: between rounds the caches hold at most ``tokens[:-1]``; the last token is always
-still to be fed. A cache that kept more would hold a rejected token's key and value in the place of
-its correction.
+still to be fed. A cache that kept more would hold a rejected token's key and value in place of its
+correction.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ StopReason: TypeAlias = Literal["eos", "stop", "length", "context", "interrupted
 
 @dataclass
 class Times:
-    """Seconds that a round spent in each part; what is left of its time is text and terminal."""
+    """Seconds that a round spent in each part; the rest of its time is text and terminal."""
 
     draft: Seconds = 0.0
     verify: Seconds = 0.0
@@ -41,7 +41,7 @@ class Times:
 
 @dataclass(frozen=True)
 class Round:
-    """One verifier pass: what was proposed, what the rule made of it, what came out."""
+    """One verifier pass: the draft, the rule's verdict, and the tokens emitted."""
 
     length: int
     """Tokens of the text, prompt included, when the round began."""
@@ -49,22 +49,22 @@ class Round:
     target: list[Distribution]
     verdict: Verdict
     expected: dict[str, float]
-    """By rule: the tokens it would accept in expectation, from this round's arrays."""
+    """Expected accepted tokens by rule, from this round's arrays."""
     emitted: list[int]
-    """Tokens added to the text: fewer than were decided where a stop cut them."""
+    """Tokens added to the text: fewer than were decided if a stop cut them."""
     pieces: list[str]
-    """Text that became certain with each emitted token."""
+    """Text that each emitted token completed."""
     times: Times
     uniforms: NDArray[np.float64]
-    """What tested the drafted tokens, shape (g,)."""
+    """Uniforms that tested the drafted tokens, shape (g,)."""
     emitting: float
     """The uniform that drew the verdict's token."""
     drafter: str = ""
-    """Who proposed or was to: ``model`` or ``lookup``; empty in plain decoding."""
+    """The chosen drafter: ``model`` or ``lookup``; empty in plain decoding."""
     reason: str = ""
-    """Why the schedule chose as it did."""
+    """The schedule's reason for its choice."""
     judged: Rule | None = None
-    """What the rule said of the draft; None in plain decoding, and where a trace was read."""
+    """The rule applied to the draft; None in plain decoding and when read from a trace."""
 
 
 class Stop:
@@ -73,7 +73,7 @@ class Stop:
     Parameters
     ----------
     limit
-        Most tokens to emit.
+        Maximum number of tokens to emit.
     stops
         Strings before which the text ends.
     ignore_eos
@@ -96,7 +96,7 @@ class Stop:
         self._text = TextStream(stops)
 
     def cut(self, tokens: Sequence[int]) -> tuple[list[int], list[str]]:
-        """The tokens up to the first stop, and the text that each made certain.
+        """The tokens up to the first stop, and the text that each completed.
 
         An end token is not among them; the token that completes a stop string is.
         """
@@ -115,12 +115,12 @@ class Stop:
         return emitted, pieces
 
     def finish(self) -> str:
-        """Text still held back, once nothing more will come."""
+        """The text still held back, at the end of the generation."""
         return self._text.finish()
 
 
 class _Stopwatch:
-    """Seconds since it was last asked."""
+    """Measures the seconds since the last lap."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -143,7 +143,7 @@ def speculate(
     stop: Stop,
     clock: Clock | None = None,
 ) -> Iterator[Round]:
-    """Speculative decoding: the emitted tokens have the verifier's distribution, whoever drafts.
+    """Speculative decoding: the emitted tokens have the verifier's distribution.
 
     Leviathan et al. 2023 (arXiv 2211.17192), Chen et al. 2023 (arXiv 2302.01318).
 
@@ -152,10 +152,10 @@ def speculate(
     tokens
         The text so far, at least one token; grows in place.
     reader
-        How the verifier's logits become distributions.
+        Turns the verifier's logits into distributions.
     schedule
-        Says who proposes in a round, and how many tokens at most; fewer where length or a context
-        allows no more.
+        Chooses each round's drafter and maximum number of tokens; the length limit or the context
+        may allow fewer.
     stop
         Ends the generation; its `reason` says why.
     """
@@ -212,7 +212,7 @@ def autoregress(
     stop: Stop,
     clock: Clock | None = None,
 ) -> Iterator[Round]:
-    """Plain decoding, one token a pass: the oracle of `speculate` and its baseline."""
+    """Plain decoding, one token per pass: the oracle of `speculate` and its baseline."""
     while _has_room(verifier, tokens, stop):
         times, watch, length = Times(), _Stopwatch(clock or verifier.clock), len(tokens)
         rows = verifier.forward(tokens[verifier.n_past :])
@@ -244,7 +244,7 @@ def _outcome(judged: Rule, verdict: Verdict, draft: Draft, times: Times) -> Outc
 
 
 def _has_room(verifier: LogitsBackend, tokens: Sequence[int], stop: Stop) -> bool:
-    """Whether another round is to be run; a full context is an orderly stop."""
+    """True if another round is to be run; a full context stops the generation in order."""
     if stop.reason is None and len(tokens) > verifier.n_ctx:
         stop.reason = "context"
     return stop.reason is None

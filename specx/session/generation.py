@@ -1,4 +1,4 @@
-"""One text under way, and those who see it."""
+"""A generation in progress, and its observers."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ __all__ = ["Generation", "Observer"]
 
 
 class Observer:
-    """Sees a generation as it happens; each method does nothing unless it is overridden.
+    """Follows a generation as it happens; each method does nothing unless it is overridden.
 
-    A trace, a terminal, a progress bar and a benchmark are observers. An error that one raises ends
-    the generation; every observer that saw it begin sees its end.
+    A trace, a terminal, a progress bar and a benchmark are observers. An observer's error ends
+    the generation; every observer that saw it begin also sees its end.
     """
 
     def begin(self, generation: Generation) -> None:
@@ -37,11 +37,11 @@ class Observer:
         """A round is done."""
 
     def end(self, result: Result) -> None:
-        """The generation is over: at a stop, or because it was broken off."""
+        """The generation is over: at a stop, or early."""
 
 
 class Generation:
-    """One text under way, as observers see it."""
+    """A generation in progress, as observers see it."""
 
     def __init__(
         self,
@@ -59,10 +59,10 @@ class Generation:
         self.n_prompt = len(self.tokens)
         self.n_reused = 0
         self.prefill_s: list[float] = []
-        """Seconds that reading the prompt took: the verifier's, then each drafter's."""
+        """Seconds spent reading the prompt: the verifier's, then each drafter's."""
         self.drafters: list[Drafter] = []
         self.schedule: Schedule | None = None
-        """What decides how far to draft; None in plain decoding."""
+        """Chooses how many tokens to draft; None in plain decoding."""
         self.tally, self.choices = Tally(), Choices()
         self._observers = list(observers)
         self._watching: list[Observer] = []
@@ -73,28 +73,28 @@ class Generation:
         self._decoding: float | None = None
         """When decoding began."""
         self._away = 0.0
-        """Seconds that the caller took between rounds; they are not the generation's."""
+        """Seconds that the caller took between rounds, excluded from the generation's time."""
         self._observed = 0.0
 
     def begin(self) -> None:
-        """Let the observers know."""
+        """Tell the observers that the generation begins."""
         for observer in self._observers:
             observer.begin(self)
             self._watching.append(observer)
 
     def fed(self, n_tokens: int) -> None:
-        """A slice of the prompt was fed."""
+        """Tell the observers that a slice of the prompt was fed."""
         for observer in self._watching:
             observer.fed(n_tokens)
 
     def prefilled(self) -> None:
-        """The prompt was read."""
+        """Tell the observers that the prompt was read, and start the clock."""
         for observer in self._watching:
             observer.prefilled()
         self._decoding = self._clock()
 
     def add(self, done: Round) -> None:
-        """Count a round, and show it."""
+        """Count a round, and show it to the observers."""
         begun = self._clock()
         self.tally.add(done)
         self.choices.add(done)
@@ -105,7 +105,7 @@ class Generation:
 
     @contextmanager
     def away(self) -> Iterator[None]:
-        """Take the caller's time off the clock."""
+        """Exclude the caller's time from the generation's."""
         left = self._clock()
         try:
             yield
@@ -113,7 +113,7 @@ class Generation:
             self._away += self._clock() - left
 
     def finish(self, reason: StopReason | None = None) -> None:
-        """End it, once: set `reason` if it was broken off, and show what it came to."""
+        """End the generation, once: with `reason` if early, and show observers the result."""
         if self._over:
             return
         self._over = True
@@ -136,7 +136,7 @@ class Generation:
 
     @property
     def result(self) -> Result:
-        """What it came to so far."""
+        """The result so far."""
         return Result(
             text="".join(self._pieces) + self._rest,
             tokens=self.tokens[self.n_prompt : self.n_prompt + self.tally.n_tokens],

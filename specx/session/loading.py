@@ -1,4 +1,4 @@
-"""`specx.load`: from names of models to a session."""
+"""`specx.load`: opens a session from the names of models."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from specx.shipped import demo_pair
 __all__ = ["load"]
 
 DEMO_GAMMA = 4
-"""The demo pair shows how speculation works; auto would rightly decode plainly."""
+"""The demo pair shows how speculation works; auto would rightly draft nothing."""
 
 
 def load(
@@ -33,7 +33,7 @@ def load(
     Parameters
     ----------
     model
-        The verifier: a GGUF file, or what the backend takes.
+        The verifier: a GGUF file, or another name that the backend accepts.
     draft
         The drafter, if any.
     backend, draft_backend
@@ -44,7 +44,7 @@ def load(
     Raises
     ------
     SpecxError
-        If an option does not exist, a model cannot be loaded, or the two do not fit together.
+        If an option does not exist, a model cannot be loaded, or the two are incompatible.
 
     Examples
     --------
@@ -55,11 +55,11 @@ def load(
     if unknown := sorted(set(options) - known):
         raise UsageError(f"unknown option '{unknown[0]}'; known: {', '.join(sorted(known))}")
     if model is None and draft is not None:
-        raise UsageError(f"draft is {draft}, which needs a verifier to draft for; name a model")
+        raise UsageError(f"draft is {draft}, which needs a verifier; pass model")
     defaults = DEFAULTS
     if model is None:
         model, draft = demo_pair()
-        # So small that threads wait for each other longer than they compute.
+        # So small that threads spend longer waiting for each other than computing.
         options["threads"] = options.get("threads") or 1
         defaults = replace(DEFAULTS, gamma=DEMO_GAMMA)
     with ExitStack() as stack:

@@ -18,16 +18,16 @@ __all__ = ["Pair"]
 
 
 class Pair:
-    """A verifier and, where there is one, a drafter that speaks its vocabulary.
+    """A verifier and, optionally, a drafter that shares its vocabulary.
 
     Raises
     ------
     VocabularyError
         If the two do not share a vocabulary.
     BackendError
-        If a model cannot forget, which every round asks of both.
+        If a model cannot forget tokens, as every round needs.
     UsageError
-        If one loaded model is to be both.
+        If one loaded model is given as both.
     """
 
     def __init__(self, verifier: LogitsBackend, drafter: LogitsBackend | None = None) -> None:
@@ -48,21 +48,21 @@ class Pair:
         return [self.verifier] if self.drafter is None else [self.verifier, self.drafter]
 
     def reader(self, params: SamplingParams, *, keep_logits: bool = False) -> LogitsReader:
-        """Reads the verifier's logits."""
+        """A reader of the verifier's logits."""
         return LogitsReader(self.verifier.name, params, self._masked, keep_logits)
 
     @property
     def parts(self) -> Models:
-        """What drafters are made of."""
+        """The models and masks that drafters are built from."""
         return Models(self.verifier, self.drafter, self._masked, self._masked_draft)
 
     def draft_names(self, settings: Settings) -> tuple[str, ...]:
-        """Names of the drafters that `settings` ask for; by default the model's, if there is one.
+        """Names of the drafters in `settings`; by default the model's, if there is one.
 
         Raises
         ------
         BackendError
-            If the verifier cannot forget, which every round with a draft asks of it.
+            If the verifier cannot forget tokens, as every round with a draft needs.
         """
         names = settings.draft
         if names is None:
@@ -72,20 +72,22 @@ class Pair:
         return names
 
     def costs(self, profile: Profile | None = None, *, live: bool = False) -> Costs:
-        """What rounds of this pair cost.
+        """The costs of this pair's rounds.
 
         Parameters
         ----------
         profile
             Measured; by default a shipped table by quantisation.
         live
-            Whether to learn from the run's own times. The text then depends on the machine (its law
-            does not); without, a seed repeats.
+            True to learn from the run's own times. The text then depends on the machine (its
+            distribution does not); otherwise a seed reproduces it.
         """
         if profile is None:
             return Costs(table_profile(self.verifier, self.drafter), "table", live=live)
         if self.drafter is not None and profile.drafter is None:
-            raise UsageError("the profile holds no drafter's curve; measure it with the drafter")
+            raise UsageError(
+                "the profile has no curve for the drafter; measure it with the drafter"
+            )
         return Costs(profile, "profile", live=live)
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""What a generation came to: read by the footer, ``--json``, traces, benchmarks and reports."""
+"""The result of a generation, as used by the footer, ``--json``, traces, benchmarks and reports."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LEAST_PLAIN_ROUNDS = 8
 
 
 class Estimated(TypedDict):
-    """The speed against plain decoding that a run's costs let one expect."""
+    """The estimated speed-up over plain decoding."""
 
     plain_tok_s: Rate
     ratio: Rate
@@ -26,7 +26,7 @@ class Estimated(TypedDict):
 
 @dataclass(frozen=True, kw_only=True)
 class Result:
-    """A generation that has ended, or as far as it got."""
+    """The result of a generation, at its end or so far."""
 
     text: str
     tokens: list[int]
@@ -45,7 +45,7 @@ class Result:
     observed_s: float
     """Seconds that observers took, counted in the tally's total."""
     rest: str
-    """The end of the text that was held back until the generation had ended."""
+    """The end of the text, held back until the generation ended."""
     estimated: Estimated | None
 
     @property
@@ -78,7 +78,7 @@ class Result:
         return {"text": self.text, "tokens": self.tokens, **self.figures(), **self.choices.record()}
 
     def figures(self) -> dict[str, Any]:
-        """The numbers that ``--json`` and the summary of a trace have in common."""
+        """The numbers that ``--json`` and the summary of a trace share."""
         tally = self.tally
         return {
             "n_tokens": tally.n_tokens,
@@ -97,7 +97,7 @@ class Result:
 
 
 def estimate(tally: Tally, choices: Choices, costs: Costs | None) -> Estimated | None:
-    """Speed against plain decoding, which did not run: from plain rounds, or from the costs."""
+    """Estimate the speed-up over plain decoding, from plain rounds or from the costs."""
     if not tally.tok_s or not choices.speculating.rounds:
         return None
     if choices.plain.rounds >= LEAST_PLAIN_ROUNDS and choices.plain.seconds > 0:

@@ -33,7 +33,7 @@ __all__ = ["Rounds", "Session", "Stream"]
 
 
 class Rounds(Iterator[Round]):
-    """The rounds of a generation; leave it before its end, and the generation ends there."""
+    """The rounds of a generation; abandoning the iterator ends the generation."""
 
     def __init__(
         self, session: Session, generation: Generation, rounds: Generator[Round, None, None]
@@ -51,12 +51,12 @@ class Rounds(Iterator[Round]):
             return next(self._rounds)
 
     def close(self) -> None:
-        """End the generation where it is."""
+        """End the generation now."""
         self._rounds.close()
 
     @property
     def result(self) -> Result:
-        """What the generation came to so far."""
+        """The result so far."""
         return self.generation.result
 
 
@@ -77,17 +77,17 @@ class Stream(Iterator[str]):
         raise StopIteration
 
     def close(self) -> None:
-        """End the generation where it is."""
+        """End the generation now."""
         self._rounds.close()
 
     @property
     def result(self) -> Result:
-        """What the generation came to so far."""
+        """The result so far."""
         return self._rounds.result
 
 
 class Session:
-    """Generates text after text with the same models, whose caches keep what two texts share.
+    """Generates texts with the same models, whose caches keep what consecutive texts share.
 
     What was learned stays from one text to the next: acceptance and costs under ``gamma="auto"``,
     the lookup index. Only a new session starts without it.
@@ -97,8 +97,8 @@ class Session:
     pair
         Loaded models. They belong to this session until it is closed or collected.
     costs
-        Of rounds, for ``gamma="auto"``; by default those of a shipped table, with the session's own
-        times where a text is not to be repeated by its seed.
+        Costs of rounds, for ``gamma="auto"``; by default those of a shipped table, and the
+        session's own times for texts without a given seed.
     defaults
         Settings of `generate` and `stream` that a call leaves out.
     closes_models
@@ -124,8 +124,8 @@ class Session:
         self._autos: dict[bool, Auto] = {}
         self._drafters: dict[str, Drafter] = {}
         self._held: tuple[list[int], int] = [], 0
-        """A text, and how much of it the caches may be trusted to hold: beyond, they may hold
-        anything, such as the rejected tokens of a round that was broken off."""
+        """A text, and the length of its prefix that the caches reliably hold; beyond, they may hold
+        anything, such as rejected tokens of an unfinished round."""
         self._lock = threading.Lock()
         """Held while a round is computed."""
         self._current: weakref.ref[Rounds] | None = None
@@ -146,36 +146,35 @@ class Session:
         size: int = PREFILL_SLICE,
         keep_logits: bool = False,
     ) -> Rounds:
-        """Generate after `tokens`: one `Round` per verifier pass.
+        """Continue `tokens`: one `Round` per verifier pass.
 
-        The caches keep the longest prefix that `tokens` share with the text before; the rest is
-        read when the first round is asked for. A generation that is still under way is ended
-        first.
+        The caches keep the longest prefix that `tokens` share with the previous text; the rest
+        is read when the first round is requested. A generation still in progress is ended first.
 
         Parameters
         ----------
         observers
-            See the generation from its beginning to its end.
+            Follow the generation from beginning to end.
         schedule
-            Given the schedule that `settings` ask for, returns the one to go by.
+            Given the schedule of `settings`, returns the one to use.
         live
-            Whether ``gamma="auto"`` may learn costs from the clock. The distribution of the text is
-            the same, but a seed does not repeat it.
+            True to let ``gamma="auto"`` learn costs from the clock. The distribution of the text is
+            the same, but a seed does not reproduce it.
         size
-            Tokens of the prompt that are fed at a time, and the longest wait of a Ctrl-C.
+            Tokens of the prompt to feed at a time, which bounds the delay of a Ctrl-C.
         keep_logits
-            Whether distributions keep the logits they were made of, as a trace wants them; a round
-            then holds up to 2 g + 1 rows of the vocabulary's size.
+            True to keep the logits of each distribution, as a trace needs; a round then holds up to
+            2 g + 1 rows of the vocabulary's size.
 
         Raises
         ------
         UsageError
             If `tokens` are empty, or not ids of the verifier.
         BackendError
-            Here or where the first round is asked for: if the session was closed, or another thread
-            is generating with it.
+            Here or at the first round, if the session was closed or another thread is generating
+            with it.
         ContextError
-            Where the first round is asked for, if a context cannot hold `tokens`.
+            At the first round, if a context cannot hold `tokens`.
         """
         _check_tokens(tokens, self.pair.verifier)
         generation = Generation(self.pair, tokens, settings, stop, observers)
@@ -183,13 +182,13 @@ class Session:
         return Rounds(self, generation, rounds)
 
     def generate(self, prompt: Prompt, **options: Unpack[Options]) -> Result:
-        """Write a text.
+        """Generate a text.
 
         Parameters
         ----------
         prompt
-            A text or chat messages, which go through the model's chat template where it has one, or
-            tokens, which are taken as they are.
+            A text or chat messages, which go through the model's chat template if it has one, or
+            tokens, which are used as they are.
         options
             See `Options`.
 
@@ -201,7 +200,7 @@ class Session:
         Raises
         ------
         SpecxError
-            As `rounds`; also for an option that does not exist or has no such value.
+            As `rounds`; also if an option does not exist or has an invalid value.
         """
         stream = self.stream(prompt, **options)
         for _ in stream:
@@ -209,7 +208,7 @@ class Session:
         return stream.result
 
     def stream(self, prompt: Prompt, **options: Unpack[Options]) -> Stream:
-        """Write a text piece by piece; parameters are those of `generate`.
+        """Generate a text piece by piece; parameters are those of `generate`.
 
         The iterator's `result` is complete at its end.
         """
@@ -221,12 +220,12 @@ class Session:
 
     @contextmanager
     def entered(self) -> Iterator[None]:
-        """Nobody else generates with this session within the block.
+        """Reserve the session for this caller within the block.
 
         Raises
         ------
         BackendError
-            If somebody does, or the session was closed.
+            If another caller is using the session, or it was closed.
         """
         if self._closed:
             raise BackendError("the session was closed; open another one")
@@ -241,14 +240,14 @@ class Session:
             self._lock.release()
 
     def supersede(self, rounds: Rounds) -> None:
-        """End the generation that was under way; `rounds` is what runs from now on."""
+        """End the current generation; `rounds` takes its place."""
         current = self._current() if self._current is not None else None
         self._current = weakref.ref(rounds)
         if current is not None:
             current.close()
 
     def close(self) -> None:
-        """Let go of the models; close them too if the session was to (`specx.load`)."""
+        """Release the models; close them too if `closes_models` was set, as by `specx.load`."""
         current = self._current() if self._current is not None else None
         if current is not None:
             current.close()
@@ -270,7 +269,7 @@ class Session:
         self.close()
 
     def drafters(self, settings: Settings) -> list[Drafter]:
-        """Drafters that `settings` name, in that order; by default the model's where there is one.
+        """Drafters that `settings` name, in that order; by default the model's if there is one.
 
         Raises
         ------
@@ -282,7 +281,7 @@ class Session:
     def _drafter(self, name: str) -> Drafter:
         if name not in self._drafters:
             drafter = get_drafter(name).make(self.pair.parts)
-            drafter.truncate(0)  # whatever an earlier session left in its model
+            drafter.truncate(0)  # an earlier session may have left a text in its model
             self._drafters[name] = drafter
         return self._drafters[name]
 
@@ -350,7 +349,7 @@ class Session:
         return self._autos[live]
 
     def _feed(self, generation: Generation, size: int) -> None:
-        """Forget what the text does not begin with, and read what it lacks, all but one token."""
+        """Roll back to the shared prefix, and read the rest of the text but its last token."""
         verifier, tokens = self.pair.verifier, generation.tokens
         text, n_known = self._held
         common = min(_common(text[:n_known], tokens), len(tokens) - 1)
@@ -393,7 +392,7 @@ def _common(one: Sequence[int], other: Sequence[int]) -> int:
 
 
 def _return_to(side: LogitsBackend | Drafter, n_past: int) -> None:
-    """Forget everything from `n_past` on, or all where that position cannot be returned to."""
+    """Roll back to `n_past`, or to nothing if that position cannot be restored."""
     try:
         side.truncate(n_past)
     except BackendError:
@@ -401,7 +400,7 @@ def _return_to(side: LogitsBackend | Drafter, n_past: int) -> None:
 
 
 _OWNERS: WeakValueDictionary[int, Session] = WeakValueDictionary()
-"""By the id of a loaded model. Weak: a session that is collected lets go of its models."""
+"""By the id of a loaded model. Weak: a session that is collected releases its models."""
 _OWNING = threading.Lock()
 
 
@@ -421,8 +420,8 @@ def _disown(model: LogitsBackend, session: Session) -> None:
 
 
 def _check_tokens(tokens: Sequence[int], verifier: LogitsBackend) -> None:
-    """Raise UsageError for what no text of `verifier` can begin with."""
+    """Raise UsageError if a text of `verifier` cannot begin with `tokens`."""
     if len(tokens) == 0:
-        raise UsageError("tokens is empty; a text begins with one token at least, such as BOS")
-    for place, token in enumerate(tokens):
-        whole_number(f"tokens[{place}]", token, 0, verifier.n_vocab - 1)
+        raise UsageError("tokens is empty; pass at least one token, such as BOS")
+    for index, token in enumerate(tokens):
+        whole_number(f"tokens[{index}]", token, 0, verifier.n_vocab - 1)

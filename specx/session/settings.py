@@ -17,15 +17,15 @@ __all__ = ["Settings"]
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """What decides a generation, besides the models and the prompt."""
+    """The settings that, with the models and the prompt, determine a generation."""
 
     sampling: SamplingParams = field(default_factory=SamplingParams)
     gamma: int | Literal["auto"] = 4
-    """Tokens to propose in a round, or ``auto`` to choose each round what pays most."""
+    """Tokens to draft per round, or ``auto`` to pick the fastest number each round."""
     rule: str = "block"
     seed: int = 0
     draft: tuple[str, ...] | None = None
-    """Names of the drafters that propose (`specx.drafters`); None for the model where there is one.
+    """Names of the drafters that propose (`specx.drafters`); None for the model if there is one.
     A fixed gamma takes one drafter, auto chooses between several."""
     draft_sampling: SamplingParams | None = None
     """The sampler of the drafter's own draws; None for the verifier's."""

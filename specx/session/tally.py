@@ -27,7 +27,7 @@ class Phase:
     rounds: int = 0
     n_tokens: int = 0
     seconds: float = 0.0
-    """Of drafting, verifying, rolling back and the core."""
+    """Seconds of drafting, verifying, rolling back and the core."""
 
     def add(self, done: Round) -> None:
         """Count one round."""
@@ -41,7 +41,7 @@ class Choices:
     """Choices that a schedule made in one generation."""
 
     gammas: dict[str, Counter[int]] = field(default_factory=dict)
-    """By drafter: how many rounds proposed how many tokens."""
+    """Rounds by number of proposed tokens, for each drafter."""
     speculating: Phase = field(default_factory=Phase)
     plain: Phase = field(default_factory=Phase)
     """Rounds with proposals, and without."""
@@ -54,7 +54,7 @@ class Choices:
         (self.speculating if n_proposed else self.plain).add(done)
 
     def record(self) -> dict[str, Any]:
-        """As ``--json`` has it."""
+        """JSON values, as in ``--json``."""
         return {
             "gammas": {who: dict(sorted(n.items())) for who, n in self.gammas.items()},
             "speculating": vars(self.speculating),
@@ -75,17 +75,17 @@ class Tally:
     """Drafted tokens that were accepted or rejected: min(n_accepted + 1, proposed) per round."""
     accepted: Count = 0
     expected: dict[str, Rate] = field(default_factory=dict)
-    """By rule: accepted tokens in expectation, from the same arrays for all of them."""
+    """Expected accepted tokens by rule, from the same arrays for all rules."""
     by_position: list[Pair] = field(default_factory=list)
     """[tested, accepted] at each position of a draft."""
     lengths: dict[Count, Count] = field(default_factory=dict)
     """Rounds by the number of tokens they accepted."""
     after_full: Count = 0
-    """Rounds that follow a full acceptance: the drafter is fed two tokens at first."""
+    """Rounds that follow a full acceptance: the drafter is first fed two tokens."""
     n_tokens: Count = 0
     times: Times = field(default_factory=Times)
     total: Seconds = 0.0
-    """Seconds of decoding, without prefill; set by whoever runs the loop."""
+    """Seconds of decoding, without prefill; set by the caller of the loop."""
     _last_was_full: bool = field(default=False, repr=False)
 
     def add(self, done: Round) -> None:
@@ -109,9 +109,9 @@ class Tally:
     def _count_positions(self, tested: int, accepted: int) -> None:
         while len(self.by_position) < tested:
             self.by_position.append([0, 0])
-        for place in range(tested):
-            self.by_position[place][0] += 1
-            self.by_position[place][1] += place < accepted
+        for position in range(tested):
+            self.by_position[position][0] += 1
+            self.by_position[position][1] += position < accepted
 
     @property
     def alpha(self) -> float | None:
@@ -145,7 +145,7 @@ class Tally:
         return {rule: tokens / self.rounds for rule, tokens in self.expected.items()}
 
     def time(self) -> dict[str, float]:
-        """Seconds by part; `other` is text, terminal and what lies between."""
+        """Seconds by part; `other` is text, terminal and the time between parts."""
         parts = dict(vars(self.times))
         return {**parts, "other": self.total - sum(parts.values()), "total": self.total}
 

@@ -1,4 +1,4 @@
-"""Token bytes to text as it grows: whole characters, cut before a stop string."""
+"""Converts token bytes to text as they arrive: whole characters, cut before a stop string."""
 
 from __future__ import annotations
 
@@ -9,26 +9,26 @@ __all__ = ["TextStream", "visible"]
 
 CONTROLS = {code: chr(0x2400 + code) for code in range(32) if chr(code) not in "\n\t"}
 CONTROLS |= {127: "\u2421"} | dict.fromkeys(range(0x80, 0xA0), "\ufffd")
-CONTROLS |= dict.fromkeys(range(0xD800, 0xE000), "\ufffd")  # halves of pairs: no text
+CONTROLS |= dict.fromkeys(range(0xD800, 0xE000), "\ufffd")  # lone surrogates are not text
 
 
 def visible(text: str) -> str:
-    """Control characters as signs: a model's text must not steer a terminal, nor break a page."""
+    """`text` with control characters as symbols, so that it cannot control a terminal or a page."""
     return text.translate(CONTROLS)
 
 
 class TextStream:
-    """Releases text as soon as it is certain: characters complete, no stop string begun.
+    """Releases text as soon as it is certain: complete characters that cannot begin a stop string.
 
     Parameters
     ----------
     stops
-        Strings that end the text; none of a stop string is ever released.
+        Strings that end the text; no part of one is ever released.
     """
 
     def __init__(self, stops: Sequence[str] = ()) -> None:
         self.stopped = False
-        """True once a stop string was met."""
+        """True once a stop string was found."""
         self._stops = [stop for stop in stops if stop]
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._held = ""
@@ -38,7 +38,7 @@ class TextStream:
         return self._release(self._decoder.decode(data))
 
     def finish(self) -> str:
-        """The rest, when nothing more will come; an incomplete character becomes U+FFFD."""
+        """The rest of the text, at its end; an incomplete character becomes U+FFFD."""
         rest = self._release(self._decoder.decode(b"", final=True)) + self._held
         self._held = ""
         return rest

@@ -198,7 +198,7 @@ def test_a_drafter_on_llama_cpp_has_the_type_of_its_file(
     pytest.importorskip("torch")
     sides = ["--draft-backend", "llamacpp", "-md", str(demo_drafter), "--dtyped", "bfloat16"]
     assert_one_line(
-        here(demo_verifier, *sides), "option --dtyped bfloat16 has no taker", "llamacpp"
+        here(demo_verifier, *sides), "option --dtyped bfloat16 is not supported", "llamacpp"
     )
 
 

@@ -1,8 +1,8 @@
-"""Prompts to tokens: through the model's chat template, or as they are.
+"""Encodes prompts to tokens, through the model's chat template or as they are.
 
-A template is untrusted jinja2 source; `sandbox` bounds what it can do, `template` sees that no
-message is left out, and here the text becomes tokens: the template's words may name control tokens,
-the messages' may not.
+A template is untrusted jinja2 source: `sandbox` limits what it can do, `template` ensures that no
+message is left out, and this module encodes the text. The template's own text may name control
+tokens; the messages may not.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ PLAIN = ChatOptions()
 
 
 def has_template(tokenizer: Tokenizer) -> bool:
-    """Whether the model has a chat template; an empty one is none."""
+    """True if the model has a chat template that is not empty."""
     return bool((tokenizer.chat_template or "").strip())
 
 
@@ -54,7 +54,7 @@ def render_chat(
     eos: str = "",
     options: ChatOptions = PLAIN,
 ) -> str:
-    """The text that `template` makes of `messages`, ready for the assistant's turn.
+    """Render `messages` with `template`, ready for the assistant's turn.
 
     Raises
     ------
@@ -68,9 +68,9 @@ def render_chat(
 def encode_chat(
     tokenizer: Tokenizer, messages: Sequence[Message], *, options: ChatOptions = PLAIN
 ) -> list[int]:
-    """Ids of `messages` under the tokenizer's own template; one BOS, also when both bring it.
+    """Ids of `messages` under the tokenizer's own template; one BOS, even if both add it.
 
-    A control token named in a message (``<|im_end|>``) is text, never the token.
+    A control token named in a message (``<|im_end|>``) is encoded as text, never as the token.
 
     Raises
     ------
@@ -84,16 +84,16 @@ def encode_chat(
     if chat.contents is None:
         raise ModelError(
             f"the {named[0]} message names a control token, and the model's chat template alters "
-            "the message, so that the two cannot be told apart; take the token's name out"
+            "the message, so the two cannot be told apart; remove the token's name"
         )
     return _encode_apart(tokenizer, chat.text, chat.contents)
 
 
 def encode_raw(tokenizer: Tokenizer, text: str) -> list[int]:
-    """Ids of `text` as it is, control tokens included; one BOS, also when the text brings it."""
+    """Ids of `text` as it is, control tokens included; one BOS, even if the text has it."""
     bos = _name(tokenizer, tokenizer.bos_id)
-    brings_bos = bool(bos) and text.lstrip().startswith(bos)
-    return tokenizer.encode(text, add_special=not brings_bos, parse_special=True)
+    has_bos = bool(bos) and text.lstrip().startswith(bos)
+    return tokenizer.encode(text, add_special=not has_bos, parse_special=True)
 
 
 def _name(tokenizer: Tokenizer, token: int | None) -> str:
@@ -110,7 +110,7 @@ def _names_controls(tokenizer: Tokenizer, text: str) -> bool:
 def _encode_apart(
     tokenizer: Tokenizer, text: str, contents: Sequence[tuple[int, int]]
 ) -> list[int]:
-    """Ids of `text` in which the spans `contents` name no control tokens."""
+    """Ids of `text`, with the spans `contents` encoded as plain text."""
     whole = encode_raw(tokenizer, text)
     bare = tokenizer.encode(text, add_special=False, parse_special=True)
     head = next((n for n in range(2) if whole[n : n + len(bare)] == bare), 0)
@@ -130,7 +130,7 @@ GUARDS = ("\n", ".", "0")
 
 
 def _piece(tokenizer: Tokenizer, text: str, inside: bool, *, parse_special: bool) -> list[int]:
-    """Ids of a part of a text, without the blank that some tokenizers put before a whole one."""
+    """Ids of a part of a text, without the space that some tokenizers put before a whole one."""
     if not text:
         return []
     ids = tokenizer.encode(text, add_special=False, parse_special=parse_special)

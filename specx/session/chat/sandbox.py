@@ -1,12 +1,12 @@
-"""A jinja2 sandbox in which work is paid for: a template of unknown origin cannot hang or grow.
+"""A jinja2 sandbox with a budget: an untrusted template cannot hang or exhaust memory.
 
-jinja2's own sandbox keeps a template away from Python's insides, but lets it loop for hours, build
-a string of gigabytes, or raise ten to the power of a billion. Here each render has a budget:
+jinja2's own sandbox keeps a template away from Python's internals, but lets it loop for hours,
+build a string of gigabytes, or raise ten to the power of a billion. Here each render has a budget:
 
 - a body that can run more than once (of a loop, a macro, a block) pays for its size each time;
 - what makes or reads a value (operator, filter, method, comparison, output) pays for the size of
   the value, *before* it is made where it can be larger than what it is made of;
-- filters and methods whose cost is unknown do not exist.
+- filters and methods whose cost is unknown are removed.
 
 The count depends on the template and the messages alone, so a render that passes on one machine
 passes on all.
@@ -33,11 +33,11 @@ __all__ = ["Budget", "Exhausted", "Sandbox"]
 MOST_SOURCE = 1 << 18
 """Characters of a template; the longest of known models have some 40,000."""
 MOST_DEPTH = 64
-"""Lists within lists."""
+"""Levels of nested lists."""
 MOST_BITS = 1 << 16
-"""Of a whole number."""
+"""Bits of a whole number."""
 ELEMENT = 16
-"""What a list's element costs beside its text, in characters of text."""
+"""Cost of a list's element besides its text, in characters of text."""
 
 METHODS: Mapping[type, frozenset[str]] = {
     str: frozenset(
@@ -53,43 +53,43 @@ METHODS: Mapping[type, frozenset[str]] = {
     float: frozenset(["is_integer"]),
     bytes: frozenset(),
 }
-"""What a template may call of a value."""
+"""Methods that a template may call, by type of value."""
 
 ABSENT = frozenset("lipsum pprint random urlize wordwrap xmlattr".split())
-"""jinja2's filters and globals without a bound on their cost, or whose text differs by the run."""
+"""Filters and globals of jinja2 that are removed: unbounded in cost, or different each run."""
 GLANCES = frozenset("attr count d default first items last length list reverse safe".split())
-"""Filters that look at a value without reading the text within."""
+"""Filters that use a value without reading the text within."""
 LAZY = frozenset("map reject rejectattr select selectattr".split())
-"""Filters that go through a list, one call of another filter or test for each element."""
+"""Filters that iterate over a list, calling another filter or test for each element."""
 ARRANGE = frozenset("batch dictsort groupby max min slice sort unique".split())
 PLAIN = frozenset("abs capitalize e escape float forceescape int lower string trim upper".split())
-"""Filters that go once through a text."""
+"""Filters that read a text once."""
 COMPARE = frozenset("!= < <= == > >= eq equalto ge greaterthan gt in le lessthan lt ne".split())
 """Tests that read both sides."""
 
 
 class Exhausted(BaseException):
-    """The budget is spent. No Exception: parts of jinja2 swallow those."""
+    """The budget is spent. Not an Exception: parts of jinja2 swallow those."""
 
 
 class Budget:
-    """What a render may still cost, in characters of text made or read."""
+    """The remaining allowance of a render, in characters of text created or read."""
 
     def __init__(self, left: int) -> None:
         self.left = left
 
     def pay(self, cost: int) -> None:
-        """Raise Exhausted unless `cost` is left."""
+        """Deduct `cost`; raise Exhausted if less is left."""
         self.left -= cost
         if self.left < 0:
-            raise Exhausted("it takes more time or memory than a template may")
+            raise Exhausted("it takes more time or memory than a template is allowed")
 
     def hold(self, value: Any) -> int:
-        """Pay for the elements of `value`, not for their text; its characters if printed."""
+        """Pay for the elements of `value`, not for their text; return its length if printed."""
         return self._walk(value, 0)
 
     def read(self, *values: Any) -> int:
-        """Pay for `values` and all text within; the characters."""
+        """Pay for `values` and all text within; return the number of characters."""
         size = sum(self._walk(value, 0) for value in values)
         self.pay(size)
         return size
@@ -114,7 +114,7 @@ class Budget:
 
 
 def _parts(value: Any) -> Collection[Any] | None:
-    """What is printed with `value`; None if it holds nothing."""
+    """The elements of `value`, a container; None for anything else."""
     if isinstance(value, Namespace):
         value = object.__getattribute__(value, "_Namespace__attrs")
     if isinstance(value, Mapping):
@@ -133,7 +133,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
             trim_blocks=True,
             lstrip_blocks=True,
             extensions=["jinja2.ext.loopcontrols", Generation],
-            # What is folded is worked out at compile time, outside any budget.
+            # Constants would be folded at compile time, outside any budget.
             optimized=False,
             finalize=pass_context(lambda context, value: self._printed(value)),
         )
@@ -156,9 +156,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
 
     def _parse(self, source: str, name: str | None, filename: str | None) -> nodes.Template:
         if len(source) > MOST_SOURCE:
-            raise TemplateError(
-                f"it has {len(source):,} characters, and {MOST_SOURCE:,} are the limit"
-            )
+            raise TemplateError(f"it has {len(source):,} characters; the limit is {MOST_SOURCE:,}")
         tree = super()._parse(source, name, filename)
         return _Metered().visit(tree)  # type: ignore[no-any-return]
 
@@ -191,19 +189,19 @@ class Sandbox(ImmutableSandboxedEnvironment):
         return "".join(kept)
 
     def getitem(self, obj: Any, argument: Any) -> Any:
-        """Subscribe; a key is hashed, all of it."""
+        """Subscript; pay for the key, all of which is hashed."""
         self.budget.read(argument)
         return super().getitem(obj, argument)
 
     def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
-        """Of plain values, only methods whose cost is known."""
+        """Allow only methods of known cost on plain values."""
         known = next((names for kind, names in METHODS.items() if isinstance(obj, kind)), None)
         if isinstance(obj, type) or (known is not None and attr not in known):
             return False
         return super().is_safe_attribute(obj, attr, value)
 
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
-        """Pay for what an operator makes, then apply it."""
+        """Pay for the result of an operator, then apply it."""
         budget = self.budget
         if isinstance(left, str) and operator == "%":
             budget.pay(_formatted(budget, left, right))
@@ -227,7 +225,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
             self.budget.pay(max(times, 0) * (self.budget.hold(value) + ELEMENT))
 
     def call(__self, __context: Context, __obj: Any, *args: Any, **kwargs: Any) -> Any:
-        """Pay for what a method of a text makes; for what any other call is given."""
+        """Pay for the result of a string method, or for the arguments of any other call."""
         method = getattr(__obj, "__wrapped__", __obj)  # str.format is wrapped by the sandbox
         owner = getattr(method, "__self__", None)
         budget = __self.budget
@@ -281,7 +279,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
         separators: tuple[str, str] | None = None,
         sort_keys: bool = False,
     ) -> str:
-        """As transformers has it: other arguments than jinja2's, and no escapes for HTML."""
+        """``tojson`` as in transformers: arguments unlike jinja2's, and no HTML escapes."""
         self.budget.read(value, separators)
         self.budget.pay(MOST_DEPTH * _width(indent))
         encoder = json.JSONEncoder(
@@ -300,7 +298,7 @@ def _settled(value: Any) -> Any:
 
 
 def _width(*values: Any) -> int:
-    """What numbers and texts among arguments can add to a line."""
+    """The most that numbers and texts among arguments can add to a line."""
     return sum(
         abs(value) if isinstance(value, int) else len(value)
         for value in values
@@ -309,7 +307,7 @@ def _width(*values: Any) -> int:
 
 
 def _formatted(budget: Budget, form: str, values: Any) -> int:
-    """Most that `form` makes of `values`: each field holds all of them, as wide as written."""
+    """Upper bound on `form` with `values`: each field may hold all of them, padded as written."""
     digits = "".join(c if c.isdecimal() else " " for c in form).split()
     written = sum(int(number[:9]) for number in digits)
     taken = values if isinstance(values, tuple) else (values,)
@@ -398,7 +396,7 @@ class Generation(Extension):
 
 
 class _Metered(NodeTransformer):
-    """Puts payments into a parsed template, at the places that no hook of jinja2 reaches."""
+    """Inserts payments into a parsed template where jinja2 has no hook."""
 
     def visit_For(self, node: nodes.For) -> nodes.Node:
         size = _size(node)

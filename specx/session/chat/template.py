@@ -1,4 +1,4 @@
-"""A model's chat template, and how a conversation is given to it so that nothing is left out."""
+"""A model's chat template, rendered so that no message is left out."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ DATE = "strftime_now"
 OWN = frozenset(["messages", "add_generation_prompt", "bos_token", "eos_token", DATE])
 """Variables that specx gives a template."""
 BASE, SHARE = 1 << 24, 128
-"""A render's budget: this, and this for each character of the messages."""
+"""A render's budget: a base, and a share for each character of the messages."""
 MOST_WORDS = 300
-"""Characters of an error that a template words."""
+"""Maximum length of an error that a template raises."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ChatOptions:
-    """What a template is given beside the messages."""
+    """Inputs of a template besides the messages."""
 
     arguments: Mapping[str, Any] = field(default_factory=dict)
     """Variables by name, such as ``enable_thinking``."""
@@ -42,7 +42,7 @@ class Chatted:
 
     text: str
     contents: Sequence[tuple[int, int]] | None
-    """Where the messages' contents stand in `text`; None where the template altered them."""
+    """Spans of the messages' contents in `text`; None if the template altered them."""
 
 
 class Template:
@@ -75,12 +75,12 @@ class Template:
 
     @property
     def variables(self) -> set[str]:
-        """Names that the template takes from outside, and that specx does not give it."""
+        """Variables that the template reads and specx does not set."""
         return self._names() - OWN
 
     @property
     def asks_date(self) -> bool:
-        """Whether the text depends on the date."""
+        """True if the text depends on the date."""
         return DATE in self._names()
 
     def _names(self) -> set[str]:
@@ -92,14 +92,14 @@ class Template:
     def chat(self, messages: Sequence[Message]) -> Chatted:
         """`messages` as text, ready for the assistant's turn.
 
-        A probe with marks for contents shows which form of the messages the template takes: text,
-        or a list of parts as for models that see; as they are, or with the system message put
-        before the first message of the user.
+        A probe with marks in place of contents finds the form that the template accepts: contents
+        as text, or as lists of parts as for vision models; messages as they are, or with the system
+        message merged into the user's first message.
 
         Raises
         ------
         ModelError
-            If no form brings every message into the text, or the template fails.
+            If every form leaves out a message, or the template fails.
         """
         failure: ModelError | None = None
         for shape, given, merged in _forms(messages):
@@ -114,8 +114,8 @@ class Template:
                 continue
             if merged:
                 warnings.warn(
-                    "the model's chat template takes no system message; it was put before the "
-                    "user's first message",
+                    "the model's chat template accepts no system message; it was put before "
+                    "the user's first message",
                     stacklevel=2,
                 )
             contents = [message["content"] for message in given]
@@ -125,7 +125,7 @@ class Template:
         raise failure or ModelError("there are no messages to render")
 
     def _mark(self, number: int) -> str:
-        """A word that the template does not hold."""
+        """A word that the template does not contain."""
         mark = f"specx{number}mark"
         while mark in self._source:
             mark += "s"
@@ -140,7 +140,7 @@ class Template:
 
 
 def _guarded(work: Callable[[], Any]) -> Any:
-    """Result of `work`; whatever a template raises, while it compiles or runs, is its own fault."""
+    """Result of `work`; any error of a template, compiling or running, becomes a ModelError."""
     try:
         return work()
     except (Exception, Exhausted) as error:
@@ -163,7 +163,7 @@ def _as_parts(content: str) -> Any:
 def _forms(
     messages: Sequence[Message],
 ) -> Iterator[tuple[Callable[[str], Any], Sequence[Message], bool]]:
-    """How messages can be given, the most usual way first: shape, messages, whether merged."""
+    """Forms of the messages, the most usual first: shape of contents, messages, merged or not."""
     merged = _merged(messages)
     for given in (messages, merged):
         if given is not None:
@@ -172,7 +172,7 @@ def _forms(
 
 
 def _merged(messages: Sequence[Message]) -> Sequence[Message] | None:
-    """The system message before the first one of the user; None without such."""
+    """The messages, with the system message merged into the user's first; None without both."""
     if [message["role"] for message in messages[:2]] != ["system", "user"]:
         return None
     system, user, *rest = messages
@@ -211,7 +211,7 @@ TRIMS: Sequence[Callable[[str], str]] = (str, str.strip, str.lstrip, str.rstrip)
 def _places(
     text: str, probe: str, marks: Sequence[str], contents: Sequence[str]
 ) -> list[tuple[int, int]] | None:
-    """Where `contents` stand in `text`, as the marks do in `probe`; None if they do not."""
+    """Spans of `contents` in `text`, found by the marks in `probe`; None if they do not match."""
     around, order = _split(probe, marks)
     for trim in TRIMS:
         places, at = [], len(around[0])
