@@ -471,6 +471,10 @@ def test_options_change_the_defaults_for_one_text() -> None:
         ({"temperature": -1.0}, "temperature"),
         ({"seed": -1}, "seed is -1"),
         ({"gamma": "many"}, "gamma is 'many'"),
+        ({"temperature": "hot"}, "temperature is 'hot'; it must be a number"),
+        ({"top_k": None}, "top_k is None"),
+        ({"stop": 5}, "stop is 5; give a string"),
+        ({"stop": ["a", 5]}, "stop is .*; give a string"),
     ],
 )
 def test_options_that_do_not_exist_are_refused_by_name(
@@ -478,6 +482,36 @@ def test_options_that_do_not_exist_are_refused_by_name(
 ) -> None:
     with pytest.raises(UsageError, match=words):
         Session(pair).generate([0], **options)
+
+
+@pytest.mark.parametrize(
+    ("prompt", "words"),
+    [
+        (5, "prompt is 5; give a text, chat messages, or tokens"),
+        (b"ab", "prompt is b'ab'"),
+        ([{"role": "user"}], "message 0 is .*; give a role and a content"),
+        ([{"role": "user", "content": "a"}, "b"], "message 1 is 'b'"),
+        ([], "tokens is empty"),
+        (["a"], r"tokens\[0\] is 'a'"),
+    ],
+)
+def test_prompts_of_another_kind_are_refused_by_name(prompt: Any, words: str, pair: Pair) -> None:
+    with pytest.raises(UsageError, match=words):
+        Session(pair).generate(prompt)
+
+
+def test_a_generation_is_not_closed_within_a_round(pair: Pair) -> None:
+    session = Session(pair)
+
+    class Closing(Observer):
+        def round(self, done: Round) -> None:
+            rounds.close()
+
+    stop = Stop(pair.verifier.tokenizer, 8)
+    rounds = session.rounds([0], Settings(gamma=2), stop, [Closing()])
+    with pytest.raises(BackendError, match="is computing a round"):
+        next(rounds)
+    assert rounds.result.stop_reason == "failed"
 
 
 def test_messages_go_through_the_chat_template() -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from numbers import Real
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -48,6 +49,9 @@ class SamplingParams:
     min_p: float = 0.0
 
     def __post_init__(self) -> None:
+        for name, value in vars(self).items():
+            if not isinstance(value, Real) or isinstance(value, bool):
+                raise UsageError(f"{name} is {value!r}; it must be a number")
         if not 0 <= self.temperature < float("inf"):
             raise UsageError(f"temperature is {self.temperature}; it must be 0 (greedy) or more")
         if self.top_k < 0:

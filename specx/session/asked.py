@@ -6,10 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict
 
+import numpy as np
+
 from specx.core.sampling import SamplingParams
 from specx.core.streams import draw_seed
 from specx.errors import UsageError, whole_number
-from specx.runtime.backend import Tokenizer
+from specx.runtime.backend import Tokenizer, shown
 from specx.session.chat import ChatOptions, encode_chat, encode_raw, has_template
 from specx.session.chat.template import Message
 from specx.session.decoding import Stop
@@ -73,11 +75,10 @@ class Asked:
         self._template = rest.pop("template", ChatOptions())
         self.observers: Sequence[Observer] = rest.pop("observers", ())
         limit = whole_number("max_tokens", rest.pop("max_tokens", 256), 0, MOST_TOKENS)
-        stops = rest.pop("stop", ())
         self.stop = Stop(
             tokenizer,
             limit,
-            stops=[stops] if isinstance(stops, str) else list(stops),
+            stops=_strings("stop", rest.pop("stop", ())),
             ignore_eos=rest.pop("ignore_eos", False),
         )
         seed = rest.pop("seed", None)
@@ -100,9 +101,30 @@ class Asked:
             if self._raw or not has_template(self._tokenizer):
                 return encode_raw(self._tokenizer, prompt)
             prompt = [{"role": "user", "content": prompt}]
+        if not isinstance(prompt, (Sequence, np.ndarray)) or isinstance(prompt, bytes):
+            raise UsageError(f"prompt is {shown(prompt)}; give a text, chat messages, or tokens")
         if len(prompt) and isinstance(prompt[0], Mapping):
-            return encode_chat(self._tokenizer, prompt, options=self._template)  # type: ignore[arg-type]
+            messages = [_message(place, each) for place, each in enumerate(prompt)]
+            return encode_chat(self._tokenizer, messages, options=self._template)
         return list(prompt)  # type: ignore[arg-type]
+
+
+def _strings(name: str, value: Any) -> list[str]:
+    """One string, or several, as a list."""
+    strings = [value] if isinstance(value, str) else value
+    if not isinstance(strings, Sequence) or not all(isinstance(each, str) for each in strings):
+        raise UsageError(f"{name} is {shown(value)}; give a string, or a list of strings")
+    return list(strings)
+
+
+def _message(place: int, message: Any) -> Message:
+    """`message`, if it is one."""
+    texts = message if isinstance(message, Mapping) else {}
+    if not all(isinstance(texts.get(name), str) for name in ("role", "content")):
+        raise UsageError(
+            f"message {place} is {shown(message)}; give a role and a content, both strings"
+        )
+    return texts
 
 
 def _changed(defaults: Settings, changes: dict[str, Any]) -> Settings:

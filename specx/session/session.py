@@ -51,8 +51,19 @@ class Rounds(Iterator[Round]):
             return next(self._rounds)
 
     def close(self) -> None:
-        """End the generation now."""
-        self._rounds.close()
+        """End the generation now.
+
+        Raises
+        ------
+        BackendError
+            If a round is being computed, in another thread or by an observer that calls this.
+        """
+        try:
+            self._rounds.close()
+        except ValueError as error:
+            raise BackendError(
+                "the generation is computing a round; close it when the round is done"
+            ) from error
 
     @property
     def result(self) -> Result:
