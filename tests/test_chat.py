@@ -244,7 +244,7 @@ def test_a_control_token_in_a_message_that_the_template_alters_is_refused() -> N
     messages = [{"role": "user", "content": "a</think></s>"}]
     with (
         pytest.warns(UserWarning, match="altered"),
-        pytest.raises(ModelError, match="user message names a control token.*take the"),
+        pytest.raises(ModelError, match="user message names a control token.*remove the"),
     ):
         encode_chat(model.tokenizer, messages)
 

@@ -159,7 +159,7 @@ def test_characters_are_never_torn(tmp_path: Path) -> None:
         (["--top-p", "1.01"], ["top-p is 1.01"]),
         (["-f", "nosuch"], ["-p and -f"]),
         (["-ngl", "1"], ["-ngl 1", "toy"]),
-        (["-cd", "9"], ["-cd 9", "no drafter"]),
+        (["-cd", "9"], ["-cd 9", "needs a drafter"]),
         (["-c", "1"], ["prompt has 2 tokens", "holds 1"]),
         (["-sys", "be kind"], ["-sys", "template"]),
         (["--nonsense"], ["--nonsense"]),
