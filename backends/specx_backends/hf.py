@@ -41,7 +41,6 @@ class HfFactory:
 
     name = "hf"
     title = "transformers"
-    packages = ("torch", "transformers")
     counterpart = "llamacpp"
     options = frozenset(
         {"n_ctx", "n_batch", "threads", "dtype", "device", "offline", "weights_cache"}

@@ -42,7 +42,6 @@ class LlamaCppFactory:
 
     name = "llamacpp"
     title = "llama.cpp"
-    packages = ("llama-cpp-python",)
     counterpart = "hf"
     options = frozenset(
         {"n_ctx", "n_batch", "n_gpu_layers", "threads", "cache_type_k", "cache_type_v", "offline"}

@@ -242,7 +242,6 @@ class ToyFactory:
     """Loads tables; the entry point ``toy``."""
 
     name = "toy"
-    packages = ("numpy",)
     options = frozenset({"n_ctx", "offline"})
 
     def load(self, model: str, options: LoadOptions) -> Toy:

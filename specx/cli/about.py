@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -40,15 +41,17 @@ def print_devices(context: click.Context, _: click.Parameter, wanted: bool) -> N
 
 
 def _packages(entry: EntryPoint) -> str:
-    """Versions of the packages that the backend lists, or of the one that registered it."""
-    from specx.runtime.backend import get_backend
+    """Versions of the packages behind a backend, which is not imported.
 
-    own = (entry.dist.name,) if entry.dist else ()
-    try:
-        packages = getattr(get_backend(entry.name), "packages", own)
-    except SpecxError as error:
-        return str(error)
-    return ", ".join(f"{package} {_version(package)}" for package in packages)
+    These are the requirements of the extra that has the backend's name, in the distribution that
+    registers it; without such an extra, that distribution itself.
+    """
+    if entry.dist is None:
+        return "of an unknown distribution"
+    marker = re.compile(rf"""extra\s*==\s*['"]{re.escape(entry.name)}['"]""")
+    required = [one for one in entry.dist.requires or [] if marker.search(one)]
+    names = [re.split(r"[^\w.-]", one, maxsplit=1)[0] for one in required] or [entry.dist.name]
+    return ", ".join(f"{name} {_version(name)}" for name in names)
 
 
 def _version(package: str) -> str:

@@ -49,7 +49,8 @@ class SamplingParams:
     min_p: float = 0.0
 
     def __post_init__(self) -> None:
-        for name, value in vars(self).items():
+        for name in SAMPLING_ORDER:
+            value = getattr(self, name)
             if not isinstance(value, Real) or isinstance(value, bool):
                 raise UsageError(f"{name} is {value!r}; it must be a number")
         if not 0 <= self.temperature < float("inf"):

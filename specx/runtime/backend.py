@@ -247,13 +247,12 @@ NOT_CHOICES = frozenset({"drafts", "verbose", "need_ctx", "progress"})
 class BackendFactory(Protocol):
     """What an entry point names: loads models and says what it runs on.
 
-    A factory may also have any of these, which specx looks for by name:
+    ``specx --version`` prints the requirements of the extra that is named like the backend, in the
+    distribution that registers it. A factory may also have any of these, which specx looks for by
+    name:
 
     ``title: str``
         What people call the runtime, such as ``llama.cpp``; by default `name`.
-    ``packages: tuple[str, ...]``
-        Distributions whose versions ``specx --version`` prints, as it imports no runtime; by
-        default the one that registered the backend.
     ``counterpart: str``
         The backend that ``specx compare`` sets against this one if nothing else is asked for.
     ``memory_needed(model: str, options: LoadOptions) -> specx.runtime.memory.MemoryNeeded | None``
