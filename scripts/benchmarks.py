@@ -139,7 +139,7 @@ def arms_of(name: str) -> Iterator[tuple[str, Record]]:
 
 def cache_table() -> str:
     """The speculative arm with its caches against itself without."""
-    header = ["verifier", "arm", "tok/s", "rounds a run", "cached / uncached"]
+    header = ["verifier", "arm", "tok/s", "rounds per run", "cached / uncached"]
     rows = [row for label in VERIFIERS for row in cache_rows(label)]
     rows += [
         [REFERENCE, "gamma 4, cached", "14.2", "36", "2.12x"],

@@ -46,7 +46,7 @@ def stairs(curve: Curve) -> list[int]:
 
 def _shape(curve: Curve) -> str:
     ratios = ", ".join(
-        f"{curve(width) / curve(1):.1f} for {width}"
+        f"{width} cost {curve(width) / curve(1):.1f}"
         for width in (2, 4, 8, 16, 32)
         if width <= curve.widths[-1]
     )

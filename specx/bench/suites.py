@@ -132,5 +132,5 @@ def _check_text(text: str, key: str, place: str) -> None:
     try:
         text.encode()
     except UnicodeEncodeError as error:  # JSON can hold half of a surrogate pair
-        half = f"it holds half of a surrogate pair, {text[error.start]!a}"
-        refuse(place, key, half, "write the whole character")
+        half = f"it holds half a character, {text[error.start]!a}"
+        refuse(place, key, half, "write it whole")

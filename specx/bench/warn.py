@@ -79,7 +79,7 @@ def _never_accepted(results: Results) -> Found:
         tally = merged([run.tally for run in runs])
         if tally.tested >= TESTED_ENOUGH and tally.accepted <= HARDLY * tally.tested:
             yield (
-                f"the drafter's tokens are hardly ever accepted ({_name(arm)}): {tally.accepted} of "
+                f"drafted tokens are hardly ever accepted ({_name(arm)}): {tally.accepted} of "
                 f"{tally.tested} tested tokens",
                 "use a drafter of the verifier's own family, and its chat template"
                 if arm.needs_model
