@@ -1,4 +1,4 @@
-"""What each part of `--gamma auto` is worth: the time without it over the time with it.
+"""The value of each part of `--gamma auto`: the time without it over the time with it.
 
     scripts/ablate_auto.py           # all (minutes); writes docs/benchmarks/auto-parts.json
     scripts/ablate_auto.py margin    # only this part, printed
@@ -68,7 +68,7 @@ Off = Sequence[tuple[object, str, object]]
 
 @dataclass(frozen=True)
 class Case:
-    """One world, and what `auto` is told about it."""
+    """One world, and the costs that `auto` is given for it."""
 
     group: str
     name: str
@@ -110,7 +110,7 @@ def noisy(n: int, seed: int, **more: float) -> dict[str, Any]:
 def drawn(
     ease: Callable[[int], float], n: int, seed: int, *, spread: float = 1.5, tells: float = 2.0
 ) -> dict[str, Any]:
-    """Which drafts would stay and their margins, by place; see `worlds.World`."""
+    """The drafts that would be accepted, and their margins, by position; see `worlds.World`."""
     rng = np.random.default_rng(seed)
     means = np.array([ease(place) for place in range(n)])[:, None]
     logits = means + spread * rng.normal(size=(n, 17))
@@ -203,7 +203,7 @@ def long_parked() -> Iterator[Case]:
 
 
 def misleading() -> Iterator[Case]:
-    """Margins that tell much, nothing, or the opposite."""
+    """Margins that are informative, uninformative, or misleading."""
     for i, name in enumerate(("flat", "stairs", "F16")):
         for tells in (0.0, -2.0):
             for ease in ("mid", "good"):
@@ -214,7 +214,7 @@ def misleading() -> Iterator[Case]:
 
 
 def in_vain() -> Iterator[Case]:
-    """Short texts of a drafter that is no good."""
+    """Short texts with a poor drafter."""
     for i, name in enumerate(PAIRS):
         for ease in ("hopeless", "poor"):
             for n in (64, 256):
@@ -225,7 +225,7 @@ def in_vain() -> Iterator[Case]:
 
 
 def wrong_costs() -> Iterator[Case]:
-    """What it is told of the costs is wrong."""
+    """Wrong costs given to `auto`."""
     true = profile("Q4_K_M")
     for told in ("flat", "steep", "gpu"):
         costs = GPU if told == "gpu" else profile(told)
@@ -305,7 +305,7 @@ def copied() -> Iterator[Case]:
 
 
 def text(kind: str, n: int, seed: int) -> list[int]:
-    """Tokens that copy earlier spans of the text, or phrases that go on otherwise each time."""
+    """Tokens that copy earlier spans of the text, or phrases that continue differently."""
     rng = np.random.default_rng(seed)
     phrases = [rng.integers(0, 400, rng.integers(4, 8)).tolist() for _ in range(30)]
     chance, length = {"copies much": (0.08, 40), "copies little": (0.02, 12)}.get(kind, (0, 0))

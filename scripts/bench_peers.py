@@ -1,4 +1,4 @@
-r"""specx against other programs: the same files, prompts and sampling law, taking turns.
+r"""specx against other programs: the same files, prompts and sampling settings, taking turns.
 
     scripts/bench_peers.py --group llamacpp -m VERIFIER.gguf -md DRAFTER.gguf \
         --llama-speculative-simple PROGRAM --expected
@@ -7,9 +7,9 @@ r"""specx against other programs: the same files, prompts and sampling law, taki
     scripts/bench_peers.py --group llamacpp --show
 
 Each side first looks for its best gamma on each prompt; then all sides run at theirs, one after the
-other, and only ratios of such neighbours are compared. Decoding alone is timed: specx and
-llama-speculative-simple after the prompt, the others after their first round, which holds it.
-What is measured is kept after each step, and a second call goes on from there.
+other, and only ratios of such neighbours are compared. Only decoding is timed: specx and
+llama-speculative-simple after the prompt, the others after their first round, which includes it.
+Results are saved after each step, and a second call continues from there.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ EXPECTED_TOKENS = {"llamacpp": 96, "transformers": 48}
 
 
 def main(words: list[str] | None = None) -> int:
-    """Measure what is missing and print the tables; 2 on a wrong option or model."""
+    """Measure the missing parts and print the tables; 2 on a wrong option or model."""
     options = parse_options(words)
     try:
         record = read(options.output) if options.show else run(options)
@@ -103,7 +103,7 @@ def whole_numbers(text: str) -> list[int]:
 
 
 def run(options: argparse.Namespace) -> Record:
-    """Measure what the record lacks."""
+    """Measure the parts that the record lacks."""
     options.output.parent.mkdir(parents=True, exist_ok=True)
     prompts = suite(options.suite)
     record = take_up(options.output, settings_of(options, [prompt.id for prompt in prompts]))
@@ -116,7 +116,7 @@ def run(options: argparse.Namespace) -> Record:
 
 
 def settings_of(options: argparse.Namespace, prompts: list[str]) -> dict[str, Any]:
-    """What two calls must agree on to be one measurement."""
+    """The settings on which two calls must agree to share a record."""
     return {
         "group": options.group,
         "verifier": Path(options.model).name,
@@ -134,7 +134,7 @@ def settings_of(options: argparse.Namespace, prompts: list[str]) -> dict[str, An
 
 @dataclass(frozen=True)
 class Models:
-    """What specx holds in memory."""
+    """The models that specx holds in memory."""
 
     verifier: LogitsBackend
     drafter: LogitsBackend
@@ -167,7 +167,7 @@ def load(backend: str, model: str, options: argparse.Namespace) -> LogitsBackend
 
 
 def keep_provenance(record: Record, models: Models, options: argparse.Namespace) -> None:
-    """Machine, versions and models, once a record; hashing the files takes seconds."""
+    """Machine, versions and models, once per record; hashing the files takes seconds."""
     if "provenance" in record.data:
         return
     say("hashing the models")
@@ -180,7 +180,7 @@ def keep_provenance(record: Record, models: Models, options: argparse.Namespace)
 
 
 def plan_of(options: argparse.Namespace, models: Models, questions: list[Question]) -> Plan:
-    """All sides of the group, under one law."""
+    """All sides of the group, with the same sampling distribution."""
     sampling = SamplingParams(temperature=options.temp, top_p=options.top_p)
     pair = Specx(Pair(models.verifier, models.drafter), sampling, options.rule)
     ours: dict[str, Side] = {
@@ -236,7 +236,7 @@ def open_generate(models: Models, sampling: SamplingParams) -> Generate:
 
 
 def say(line: str) -> None:
-    """On standard error, at once."""
+    """Print to standard error, unbuffered."""
     print(line, file=sys.stderr, flush=True)
 
 

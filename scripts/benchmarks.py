@@ -5,10 +5,10 @@
     scripts/benchmarks.py page                             # writes the tables into the page
     scripts/benchmarks.py page --check                     # only compares
 
-Each table is one `specx bench` command per verifier; its JSON is kept in docs/benchmarks. What
-`--gamma auto`, `specx compare`, other programs and a busy machine give is measured by
+Each table is one `specx bench` command per verifier; its JSON is kept in docs/benchmarks. The
+figures for `--gamma auto`, `specx compare`, other programs and a busy machine are measured by
 scripts/measure_auto.py, scripts/benchmarks_compare.py, scripts/bench_peers.py and
-scripts/measure_busy.py, and written into the page here.
+scripts/measure_busy.py; this script writes them into the page.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def main() -> int:
     """Measure, or write the page, or compare it."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     commands = parser.add_subparsers(dest="command", required=True)
-    run = commands.add_parser("run", help="measure what is missing")
+    run = commands.add_parser("run", help="measure the missing tables")
     run.add_argument("names", nargs="*", choices=[*COMMANDS, []], help="tables; all by default")
     run.add_argument("--models", type=Path, required=True, help="the folder of the models")
     page = commands.add_parser("page", help="write the tables")
@@ -100,7 +100,7 @@ def file_of(name: str, label: str) -> Path:
 
 
 def write_page(*, check: bool) -> int:
-    """Put the tables between their marks."""
+    """Insert the tables between their markers."""
     text = PAGE.read_text(encoding="utf-8")
     new = with_tables(text)
     if check and new != text:
@@ -139,7 +139,7 @@ def arms_of(name: str) -> Iterator[tuple[str, Record]]:
 
 def cache_table() -> str:
     """The speculative arm with its caches against itself without."""
-    header = ["verifier", "arm", "tok/s", "rounds a run", "cached / uncached"]
+    header = ["verifier", "arm", "tok/s", "rounds per run", "cached / uncached"]
     rows = [row for label in VERIFIERS for row in cache_rows(label)]
     rows += [
         [REFERENCE, "gamma 4, cached", "14.2", "36", "2.12x"],
@@ -200,7 +200,7 @@ def kind_table() -> str:
 
 
 def drafting(arm: Record) -> str:
-    """What an arm drafts."""
+    """The draft setting of an arm."""
     gamma = arm["settings"]["gamma"]
     return f"gamma {gamma}" if gamma else "verifier alone"
 
@@ -219,12 +219,12 @@ def times(value: float | None) -> str:
 
 
 def number(value: float | None) -> str:
-    """Two places; nothing for nothing."""
+    """Format with two decimals; None becomes empty."""
     return "" if value is None else f"{value:.2f}"
 
 
 def prediction_table() -> str:
-    """How far both formulas are from what was measured."""
+    """The errors of both formulas, compared with the measurements."""
     arms = [arm for name in ("gamma", "temperature", "kind") for _, arm in arms_of(name)]
     arms = [arm for arm in arms if arm["predicted"] is not None]
     header = ["formula", "", "median error", "largest error", "arms"]
@@ -254,7 +254,7 @@ def curve_table() -> str:
 
 
 def time_table() -> str:
-    """Where the time of the gamma table's arms went."""
+    """The shares of time for the arms of the gamma table."""
     parts = ["draft", "verify", "rollback", "core", "other"]
     rows = [
         [label, drafting(arm), *(f"{arm['time'][p] / arm['time']['total']:.1%}" for p in parts)]
@@ -304,7 +304,7 @@ def busy_table() -> str:
 
 
 def machine_table() -> str:
-    """What it was measured on."""
+    """The machine and versions behind the measurements."""
     record = json.loads(file_of("gamma", "F16").read_text(encoding="utf-8"))["provenance"]
     machine, versions = record["machine"], record["versions"]
     facts = {

@@ -29,7 +29,7 @@ COMMANDS = {
 
 
 def main() -> int:
-    """Measure what was named."""
+    """Measure the named comparisons."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("names", nargs="*", choices=[*COMMANDS, []], help="all by default")
     parser.add_argument("--models", type=Path, required=True, help="the folder of the models")
@@ -47,7 +47,7 @@ def main() -> int:
 
 
 def file_of(name: str) -> Path:
-    """Where a comparison's record is kept."""
+    """The path of a comparison's record."""
     return RECORDS / f"compare-{name}.json"
 
 

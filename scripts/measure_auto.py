@@ -37,7 +37,7 @@ Ratios: TypeAlias = "dict[str, list[float]]"
 
 
 def main() -> int:
-    """Measure what is missing, and print the table."""
+    """Measure the missing runs, and print the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0], allow_abbrev=False)
     parser.add_argument("-o", "--output", type=Path, required=True, help="FILE.json, resumed")
     options, others = parser.parse_known_args()
@@ -50,18 +50,18 @@ def main() -> int:
 
 
 def read(path: Path) -> Record:
-    """A record, as it was written, now or before `specx bench` knew auto."""
+    """Read a record, in either of the two forms."""
     data = json.loads(path.read_text(encoding="utf-8"))
     if data.get("specx_auto") == FORMAT:
         runs = {(run["prompt"], run["arm"], run["repetition"]): run["run"] for run in data["runs"]}
         return Record(data["settings"], runs)
     if "specx_bench" not in data:
-        raise SystemExit(f"{path} is no record of scripts/measure_auto.py; give another with -o")
+        raise SystemExit(f"{path} is not a record of scripts/measure_auto.py; name another with -o")
     return record_of(read_results(path), path)
 
 
 def record_of(results: Results, path: Path) -> Record:
-    """What `specx bench` measured: a sampler, fixed gammas, and one arm of auto."""
+    """Results of `specx bench`: one sampler, fixed gammas, and one arm of auto."""
     names = [str(arm.gamma) for arm in results.runs]
     if not results.complete or sorted(names) != sorted({*names, PLAIN, AUTO}):
         raise SystemExit(
@@ -112,7 +112,7 @@ class Record:
         self.prompts = list(dict.fromkeys(prompt for prompt, _, _ in runs))
 
     def speeds(self, prompt: str, arm: str) -> list[float]:
-        """Tokens a second, one a repetition."""
+        """Tokens per second, one value per repetition."""
         repetitions = range(self.settings["repetitions"])
         return [self.runs[prompt, arm, i]["tok_s"] for i in repetitions]
 
@@ -123,7 +123,7 @@ class Record:
         return [max(speeds, key=lambda arm: speeds[arm][i]) for i in repetitions]
 
     def against_best(self, prompt: str) -> list[float]:
-        """Auto over the gamma that was best in the other repetitions, one ratio a repetition."""
+        """Auto over the gamma that was best in the other repetitions, one ratio per repetition."""
         best, auto = self.best(prompt), self.speeds(prompt, AUTO)
         ratios = []
         for i, speed in enumerate(auto):
@@ -137,7 +137,7 @@ class Record:
         return [auto / plain for auto, plain in pairs]
 
     def same_text(self) -> bool:
-        """Whether every arm of a prompt wrote the same."""
+        """True if all arms of each prompt wrote the same text."""
         texts = defaultdict(set)
         for (prompt, _, _), run in self.runs.items():
             texts[prompt].add(run["text"])
@@ -180,7 +180,7 @@ class Record:
         return [", ".join(best) if fixed else "", interval(over_best), interval(over_plain)]
 
     def _drafted(self, prompts: list[str]) -> str:
-        """How many rounds had how long a draft."""
+        """The number of rounds by draft length."""
         rounds, drafts, proposed = 0, 0, 0
         for prompt in prompts:
             for i in range(self.settings["repetitions"]):

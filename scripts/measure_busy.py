@@ -1,4 +1,4 @@
-"""Plain decoding beside other programs, by how long a waiting thread spins before it sleeps.
+"""Plain decoding next to other programs, by the time a waiting thread spins before it sleeps.
 
     scripts/measure_busy.py --models models/test            # writes docs/benchmarks/busy.json
     scripts/measure_busy.py --models models/test --spins 300000,10000,1000,0 -o /tmp/spins.json
@@ -32,7 +32,7 @@ from specx_backends.openmp import SPINS
 RECORD = Path(__file__).resolve().parent.parent / "docs" / "benchmarks" / "busy.json"
 FORMAT = 1
 LIBGOMP = "300000"
-"""What libgomp does by itself, about three milliseconds."""
+"""libgomp's own default, about three milliseconds."""
 SMOLLM2 = "SmolLM2-135M-Instruct.Q4_1.gguf"
 QWEN = "qwen2.5-coder-0.5b-instruct-q4_k_m.gguf"
 LONGEST = 5.0
@@ -183,7 +183,7 @@ def read(path: Path = RECORD) -> Record:
     """A record, as it was written."""
     record: Record = json.loads(path.read_text(encoding="utf-8"))
     if record.get("specx_busy") != FORMAT:
-        raise SystemExit(f"{path} is no record of scripts/measure_busy.py")
+        raise SystemExit(f"{path} is not a record of scripts/measure_busy.py; name another with -o")
     return record
 
 

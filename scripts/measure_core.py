@@ -102,7 +102,7 @@ def peaked(rng: np.random.Generator) -> NDArray[np.float32]:
 
 
 def transforms(logits: NDArray[np.float32], repeats: int) -> list[Timing]:
-    """The sampling transform, one row a call."""
+    """The sampling transform, one row per call."""
 
     def ours(i: int, params: SamplingParams) -> object:
         return distribution(logits[i % ROWS], params)
@@ -240,7 +240,7 @@ NAIVE_RULES = {"token": naive_token, "block": naive_block, "match": naive_match}
 
 
 def choosing(logits: NDArray[np.float32], repeats: int) -> list[Timing]:
-    """What `--gamma auto` takes a round and a drafted token, and a lookup a token of its text."""
+    """The time of `--gamma auto` per round and per drafted token, and of a lookup per token."""
     auto, drafter = Auto(table_costs()), Lagging()
     text = range(1000)
 
@@ -340,7 +340,7 @@ def show(timings: list[Timing], logits: NDArray[np.float32]) -> None:
 
 
 def report(timings: list[Timing], repeats: int) -> dict[str, object]:
-    """The figures, and what they were measured on."""
+    """The figures, with the machine and versions."""
     return {
         "vocabulary": VOCAB,
         "gamma": GAMMA,

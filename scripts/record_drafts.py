@@ -1,9 +1,9 @@
-"""What a real drafter would propose at every place of a text, for tests of `--gamma auto`.
+"""Records a real drafter's proposals at every position of a text, for tests of `--gamma auto`.
 
     scripts/record_drafts.py VERIFIER.gguf DRAFTER.gguf -o tests/recorded_drafts.json
 
-At temperature 0 a text does not depend on who drafts, so that one record tells what any schedule
-would meet: how many of the drafter's tokens stay, and how sure it was of each.
+At temperature 0 the text does not depend on the drafter, so one record serves every schedule: it
+holds the number of accepted tokens, and the drafter's confidence in each.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Records what 40 runs write, so that a later version can be compared with this one.
+"""Records the output of 40 runs, so that a later version can be compared with this one.
 
 scripts/record_runs.py            writes tests/recorded_runs.json
 """
@@ -71,7 +71,7 @@ RUNS = [
 
 
 def record(arguments: str) -> dict[str, Any]:
-    """What a run writes: its text, tokens, rounds, and the names of all that ``--json`` prints."""
+    """The output of a run: text, tokens, rounds, and the names of all ``--json`` fields."""
     with TemporaryDirectory() as folder:
         trace = Path(folder) / "trace.jsonl"
         command = ["run", *shlex.split(arguments), "--json", "-q", "--trace", str(trace)]
@@ -91,7 +91,7 @@ def record(arguments: str) -> dict[str, Any]:
 
 
 def shape_of(line: dict[str, Any]) -> dict[str, Any]:
-    """What a round proposed, and what was made of it."""
+    """The proposal of a round, and its outcome."""
     return {
         "proposed": [entry["id"] for entry in line["draft"]],
         "accepted": line["n_accepted"],

@@ -1,6 +1,6 @@
 # shellcheck shell=bash
-# Sourced by scripts/run and scripts/test: keeps .venv as pyproject.toml and constraints.txt say.
-# Everything it says goes to standard error; standard output belongs to the program.
+# Sourced by scripts/run and scripts/test: keeps .venv in line with pyproject.toml and
+# constraints.txt. All messages go to standard error; standard output belongs to the program.
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 venv=$root/.venv
@@ -30,7 +30,7 @@ set_up() {
     get_llama_cpp
     pip_install "installing specx$extras into .venv" -e "$root$extras" ||
         pip_failed "pip could not install specx"
-    # Last, so that an interrupted set-up is done again. Whatever was installed, run can run.
+    # Last, so that an interrupted set-up is repeated. Any complete set-up is enough for run.
     printf '%s\n' "$state" | tee "$stamp" >"$venv/.specx-run"
     trap - INT
 }
@@ -42,7 +42,7 @@ interrupted() {
     exit 130
 }
 
-# What an installation depends on: the folder too, because a virtual environment cannot be moved.
+# The state that an installation depends on, including the folder: a .venv cannot be moved.
 state_now() {
     printf '%s\n' "$root"
     (cd "$root" && cksum pyproject.toml constraints.txt scripts/setup.sh scripts/llama_cpp.cmake)
@@ -82,7 +82,7 @@ show_progress() {
 
 end_line() { [[ ! -t 2 ]] || printf '\r%79s\r' '' >&2; }
 
-# What pip or the build did last: "Collecting numpy", or "[43/82]" of llama.cpp's files.
+# The latest step of pip or the build: "Collecting numpy", or "[43/82]" of llama.cpp's files.
 last_step() {
     grep -oE '^ *(\[[0-9]+/[0-9]+\]|(Collecting|Downloading|Installing|Building) [^;(<>=]*)' "$log" |
         tail -n 1 | sed -E 's/^ *//' || true # nothing yet
@@ -93,8 +93,8 @@ pip_failed() {
     die "$*; the whole log is $log"
 }
 
-# A pip that was killed may leave a package half unpacked, which the next takes for a whole one.
-# What was fetched or built before is in pip's cache.
+# A killed pip may leave a package half unpacked, which the next run would take for complete.
+# Earlier downloads and builds are in pip's cache.
 make_venv() {
     if [[ -e $unfinished ]]; then
         say "the last set-up was interrupted: making .venv anew"
@@ -131,11 +131,11 @@ get_llama_cpp() {
     fi
 }
 
-# SPECX_PREBUILT=1 looks for a wheel where pip looks anyway, SPECX_PREBUILT=URL also in that index.
-# It is taken as it is, with RPC or without.
+# SPECX_PREBUILT=1 looks for a wheel in pip's own indexes, SPECX_PREBUILT=URL also in that index.
+# The wheel is used as it is, with or without RPC.
 install_prebuilt() {
     [[ -z ${CMAKE_ARGS:-} ]] ||
-        die "SPECX_PREBUILT takes a wheel that was built elsewhere: leave out it or CMAKE_ARGS"
+        die "SPECX_PREBUILT uses a wheel that was built elsewhere: unset it or CMAKE_ARGS"
     local index=()
     [[ $SPECX_PREBUILT == 1 ]] || index=(--extra-index-url "$SPECX_PREBUILT")
     # ${...+}: bash before 4.4 calls an empty array unset.
@@ -147,9 +147,9 @@ install_prebuilt() {
     : >"$venv/.specx-prebuilt"
 }
 
-# llama-cpp-python comes as source. pip caches what it built under the version alone, whatever
-# CMAKE_ARGS said; so what it gives is checked, and what it has is forgotten for new CMAKE_ARGS.
-# A build that has more in it than ours serves as well.
+# llama-cpp-python comes as source. pip caches its build by version alone, regardless of
+# CMAKE_ARGS; so the result is checked, and the cached build is dropped for new CMAKE_ARGS.
+# A build with more in it than ours is fine too.
 build_llama_cpp() {
     rm -f "$venv/.specx-prebuilt"
     ! new_cmake_args || forget_build
@@ -163,7 +163,7 @@ build_llama_cpp() {
     [[ -z ${CMAKE_ARGS:-} ]] || printf '%s\n' "$CMAKE_ARGS" >"$venv/.specx-cmake-args"
 }
 
-# Only llama and what it is linked with, RPC among it; other arguments for CMake are the user's.
+# Only llama and the libraries it links, including RPC; other CMake arguments are up to the user.
 install_build() {
     local include
     include=$(printf %q "$root/scripts/llama_cpp.cmake")
@@ -173,7 +173,7 @@ install_build() {
         llama-cpp-python || pip_failed "llama.cpp could not be built"
 }
 
-# Whether CMAKE_ARGS are set, and not those of the last build.
+# Succeeds if CMAKE_ARGS are set and differ from those of the last build.
 new_cmake_args() {
     [[ -n ${CMAKE_ARGS:-} && $CMAKE_ARGS != "$(cat "$venv/.specx-cmake-args" 2>/dev/null)" ]]
 }

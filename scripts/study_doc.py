@@ -30,7 +30,7 @@ def main() -> None:
 
 
 def study_page(words: str, record: Mapping[str, Any]) -> str:
-    """The words, then what was measured."""
+    """The hand-written text, followed by the measurements."""
     return "\n".join([words.rstrip(), "", *_measured(record), ""])
 
 

@@ -1,8 +1,8 @@
 """Train the demo pair: two small models of Python source, written as GGUF with a model card.
 
 The text is the standard library of the interpreter that runs this script. The verifier learns
-from the text, the drafter from the verifier's distributions over it. A run that was killed goes
-on from its last checkpoint when started again with the same options.
+from the text, the drafter from the verifier's distributions over it. A run that was killed
+continues from its last checkpoint when started again with the same options.
 
     python scripts/train_demo_pair.py            # about an hour and a half on two cores
     python scripts/train_demo_pair.py --smoke    # a handful of steps, the same path
@@ -54,7 +54,7 @@ TEMPERATURE = 0.7
 
 @dataclass(frozen=True)
 class Trained:
-    """A model and how it came about."""
+    """A model and the history of its training."""
 
     model: Llama
     progress: Progress
@@ -134,7 +134,7 @@ def train_verifier(options: argparse.Namespace, data: Data) -> tuple[Llama, Prog
 
 
 def practise(options: argparse.Namespace, data: Data, verifier: Llama) -> Progress:
-    """Go on with functions among the modules, so that a prompt that begins one is completed."""
+    """Continue with functions among the modules, so that it completes the beginning of one."""
     steps = options.practice_steps or (SMOKE_STEPS if options.smoke else PRACTICE_STEPS)
     plan = Plan(steps, opened=False, decay_share=0.6)
     return train_one(
@@ -199,7 +199,7 @@ def train_one(
 
 
 def text_loss(model: Llama, inputs: Tensor, targets: Tensor) -> Tensor:
-    """Mean negative log-likelihood of the text, in nats a token."""
+    """Mean negative log-likelihood of the text, in nats per token."""
     return functional.cross_entropy(model(inputs).float().flatten(0, 1), targets.flatten())
 
 
@@ -256,7 +256,7 @@ def describe(options: argparse.Namespace, data: Data, pair: Pair) -> Card:
 
 
 def describe_model(path: Path, trained: Trained, nats: float, data: Data) -> Card:
-    """What the card says of one model."""
+    """The card's entry for one model."""
     model, progress = trained.model, trained.progress
     return {
         "file": path.name,
@@ -272,12 +272,12 @@ def describe_model(path: Path, trained: Trained, nats: float, data: Data) -> Car
 
 
 def bits_per_byte(nats: float, data: Data) -> float:
-    """Turn nats a held-out token into bits a byte; the end-of-text ids' cost is counted in."""
+    """Convert nats per held-out token into bits per byte, including the cost of end-of-text ids."""
     return nats * (len(data.held_out) - 1) / math.log(2) / data.held_out_bytes
 
 
 def describe_corpus(data: Data, window: tuple[int, int]) -> Card:
-    """What the card says of the text."""
+    """The card's description of the text."""
     corpus = data.corpus
     n_bytes = sum(len(file.text.encode()) for file in corpus.train)
     return {

@@ -100,7 +100,7 @@ def try_all(
 
 
 def cells(case: Case, outcome: Outcome) -> tuple[str, ...]:
-    """What the table has of a run."""
+    """The table's row for a run."""
     verdict = f"FAILED: {'; '.join(outcome.faults)}" if outcome.faults else "ok"
     return (
         case.row, case.what, str(outcome.code), f"{outcome.seconds:.1f}", f"{outcome.peak_mb:.0f}",

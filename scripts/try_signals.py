@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Interrupts specx at random moments and looks at what it leaves behind.
+"""Interrupts specx at random moments and checks the files and output it leaves behind.
 
     scripts/try_signals.py [N] [--seed SEED] [--signal NAME]
 
@@ -79,7 +79,7 @@ def start(args: Sequence[str], folder: Path) -> subprocess.Popen[bytes]:
 
 
 def arguments(command: str, trace: Path) -> list[str]:
-    """What follows ``specx`` on the command line."""
+    """The arguments after ``specx`` on the command line."""
     return [*COMMANDS[command], *([str(trace)] if command == "report" else [])]
 
 
@@ -111,7 +111,7 @@ def interrupt(command: str, after: float, trace: Path, number: int = signal.SIGI
 
 
 def said_wrong(command: str, code: int, out: bytes, err: str) -> list[str]:
-    """What is wrong with the output."""
+    """The faults of the output."""
     found = [f"says {word}: {err}" for word in ("Traceback", "Exception ignored") if word in err]
     lines = [line for line in err.splitlines() if line.startswith("specx: ")]
     if len([line for line in lines if "written" not in line]) > 1:
@@ -127,7 +127,7 @@ def said_wrong(command: str, code: int, out: bytes, err: str) -> list[str]:
 
 
 def left_wrong(folder: Path) -> list[str]:
-    """What is wrong with the files."""
+    """The faults of the files."""
     found = []
     for file in (path for path in folder.rglob("*") if path.is_file()):
         name = file.relative_to(folder)

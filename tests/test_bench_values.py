@@ -76,9 +76,7 @@ def test_bad_numbers_are_named(text: str) -> None:
 
 @pytest.mark.parametrize("text", ["11", "4294967296", "9" * 400, "2,11", "8-11", "1-99+98"])
 def test_a_number_above_the_limit_is_refused(text: str) -> None:
-    with pytest.raises(
-        UsageError, match="--gamma .* has a number above 10, which is the"
-    ) as raised:
+    with pytest.raises(UsageError, match="--gamma .* has a number above the limit of 10") as raised:
         whole_numbers("--gamma", text, 10)
     assert len(str(raised.value)) < 200
 
@@ -96,7 +94,7 @@ def test_names_are_of_those_known() -> None:
 
 def test_gammas_are_numbers_and_auto() -> None:
     assert gammas("--gamma", "0, 4,auto,2-3,auto,4", 10) == [0, 4, "auto", 2, 3]
-    with pytest.raises(UsageError, match="--gamma 4,11 has a number above 10"):
+    with pytest.raises(UsageError, match="--gamma 4,11 has a number above the limit of 10"):
         gammas("--gamma", "4,11", 10)
     for text in ("auto-4", "Auto", "", "4,"):
         with pytest.raises(UsageError, match="write 2,4,8 or 1-8 or 0,4,auto"):

@@ -135,7 +135,7 @@ def test_a_drafter_that_is_hardly_ever_accepted_is_named() -> None:
     """Ten runs of each arm: 40 tested tokens."""
     (warning,) = texts(results(tested=4, accepted=0, arms=[arm(4, rule="token")]))
     assert "hardly ever accepted (gamma 4, rule token, temp 0.7): 0 of 40 tested" in warning
-    assert "; take a drafter of the verifier's own family" in warning
+    assert "; use a drafter of the verifier's own family" in warning
 
 
 @pytest.mark.parametrize(
@@ -150,8 +150,8 @@ def test_few_tests_say_nothing_about_a_drafter(tested: int, accepted: int, n_war
 
 def test_a_curve_on_which_no_gamma_can_gain_is_too_steep() -> None:
     (warning,) = texts(results(measured=profile(STEEP), arms=[arm(2), arm(4)]))
-    assert "cost curve (toy) is too steep: a pass of 3 tokens costs 3.0 single ones" in warning
-    assert "; take another quantisation" in warning
+    assert "cost curve (toy) is too steep: a pass of 3 tokens costs as much as 3.0" in warning
+    assert "; use another quantisation" in warning
     assert "specx bench --curve" in warning
 
 

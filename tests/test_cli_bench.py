@@ -760,7 +760,7 @@ def test_a_curve_is_drawn_and_explained(pair: list[str], capsys: Output) -> None
     out = capsys.readouterr().out
     for words in (
         "verifier: toy:v.toml, after 256 tokens", "drafter: toy:d.toml, after 256 tokens",
-        "in units of one", "█", "Speculation pays from an acceptance rate of",
+        "in units of one", "█", "Speculation pays off from an acceptance rate of",
         "At acceptance rate 0.9 the best gamma is 4",
     ):  # fmt: skip
         assert words in out
@@ -833,8 +833,8 @@ def test_bad_options_get_one_line_and_load_nothing(
 
 @pytest.mark.parametrize(
     ("suite", "words"),
-    [("nosuch", "unknown kind of prompts 'nosuch'"), ("all:99", "must be 1 to 7"),
-     ("code,code", "asks for 'code' twice"), ("", "unknown kind of prompts ''")],
+    [("nosuch", "unknown kind of prompt 'nosuch'"), ("all:99", "must be 1 to 7"),
+     ("code,code", "names 'code' twice"), ("", "unknown kind of prompt ''")],
 )  # fmt: skip
 def test_a_suite_that_is_none_gets_one_line(
     pair: list[str], capsys: Output, unloadable: None, suite: str, words: str

@@ -69,7 +69,7 @@ def test_a_steeper_verifier_is_told_to_be_the_runtimes_fault(
     assert out.startswith("A is verifier, B is steep; gamma 4\n")
     for heading in ("Speed", "Agreement", "Acceptance", "Cost of a pass", "A round", "Where"):
         assert f"\n{heading}" in out
-    assert "a pass of 5 tokens costs 1 single ones on verifier and 5 on steep" in out
+    assert "a pass of 5 tokens costs 1 single passes on verifier and 5 on steep" in out
     assert "because of the runtime (cost)" in out
     assert re.search(r"drafters +the same loaded model", out)
     assert f"written to {output}" in err
@@ -197,7 +197,7 @@ def test_an_interruption_before_a_block_leaves_the_file_alone(
         (["--gamma", "0"], "Invalid value for '--gamma'"),
         (["--gamma", "2,4"], "Invalid value for '--gamma'"),
         (["--temp", "-1"], "temperature is -1.0; it must be 0 (greedy) or more"),
-        (["--suite", "odes"], "unknown kind of prompts 'odes' in --suite"),
+        (["--suite", "odes"], "unknown kind of prompt 'odes' in --suite"),
         (["-o", "found.csv"], "-o found.csv has no supported extension; use one of .json, .md"),
         (["-o", "no/such/folder/found.json"], "cannot write -o no/such/folder/found.json"),
         (["extra"], "Got unexpected extra argument (extra)"),
@@ -229,7 +229,7 @@ def test_tokenizers_that_differ_are_refused_in_one_line(
     assert compare(*PAIR, "-f", prompts, *against) == 2
     out, err = capsys.readouterr()
     assert (out, err.count("\n")) == ("", 1)
-    assert "read prompt one as different tokens (from place 1 on" in err
+    assert "encode prompt one as different tokens (from position 1 on" in err
 
 
 def test_a_file_that_is_no_comparison_is_refused(tmp_path: Path) -> None:

@@ -135,10 +135,10 @@ def test_a_difference_in_cost_alone_is_the_runtimes() -> None:
     assert found.split.runtime == pytest.approx(runtime, rel=0.05)
     assert abs(found.split.rest) < 0.02
     assert told.cause == "runtime"
-    assert told.responsible == ("a pass of 5 tokens costs 1.2 single ones on left and 3.8 on right")
+    assert told.responsible == "a pass of 5 tokens costs 1.2 single passes on left and 3.8 on right"
     assert "because of the runtime (cost), not the algorithm" in told.words
-    assert "Speculation pays on left." in told.words
-    assert "It does not pay on right" in told.words
+    assert "Speculation pays off on left." in told.words
+    assert "It does not pay off on right" in told.words
 
 
 def test_both_are_told_apart_where_both_differ() -> None:
@@ -277,7 +277,7 @@ def test_the_curve_has_the_widths_that_a_round_needs(gamma: int, widths: list[in
 def test_systems_that_read_a_prompt_differently_are_refused() -> None:
     with pytest.raises(VocabularyError) as refused:
         run_comparison(systems(Planted(0.8), Planted(0.8, tokens=("b", "a"))), plan(), comparison())
-    assert "left and right read prompt one as different tokens (from place 0 on" in str(
+    assert "left and right encode prompt one as different tokens (from position 0 on" in str(
         refused.value
     )
     assert "\n" not in str(refused.value)

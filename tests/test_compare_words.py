@@ -79,7 +79,7 @@ def test_the_runtime_is_named_with_its_pass() -> None:
     found = verdict(findings(a, b), None)
     assert found.cause == "runtime"
     assert found.responsible == (
-        "a pass of 5 tokens costs 1.4 single ones on llama.cpp and 3.4 on transformers"
+        "a pass of 5 tokens costs 1.4 single passes on llama.cpp and 3.4 on transformers"
     )
     assert found.words.count(found.responsible) == 1
     assert "\n" not in found.words
@@ -100,7 +100,7 @@ def test_a_rest_above_both_parts_says_that_the_split_explains_little() -> None:
     found = verdict(findings(a, b), None)
     assert found.cause == "unexplained"
     assert "The split explains little" in found.words
-    assert "What does differ: a round gives" in found.words
+    assert "What does differ: a round yields" in found.words
     assert "doing" not in found.words
 
 
@@ -110,7 +110,7 @@ def test_a_rest_that_is_a_good_part_is_named() -> None:
     off = math.exp(0.7 * abs(findings(a, b).split.runtime))
     found = verdict(findings(replace(a, speedup=even(a.predicted * off)), b), None)
     assert found.cause == "runtime"
-    assert f"A factor of {off:.2f} comes from neither." in found.words
+    assert f"A factor of {off:.2f} is explained by neither." in found.words
 
 
 def test_a_part_that_the_rest_takes_back_is_no_difference() -> None:
@@ -147,27 +147,27 @@ def test_what_would_have_to_change_is_said_where_nothing_is_gained() -> None:
     good = outcome("left", 0.8, FLAT)
     poor = outcome("poor", 0.3, (1.0, 1.5, 2.0, 2.2, 2.4))
     words = told(good, poor)
-    assert "Speculation pays on left." in words
-    assert "It does not pay on poor: gamma 4 would pay from an acceptance rate of 0.7" in words
+    assert "Speculation pays off on left." in words
+    assert "It does not pay off on poor: gamma 4 needs an acceptance rate of 0.7" in words
     assert "and it has 0.30: it needs a better or a cheaper drafter" in words
     hopeless = outcome("hopeless", 0.3, (1.0, 2.0, 3.0, 4.0, 5.0))
     words = told(good, hopeless)
     assert "a round of gamma 4 costs 5.4 single tokens, so no realistic acceptance rate" in words
     shorter = outcome("steep", 0.9, (1.0, 1.1, 3.5, 4.2, 4.9))
     words = told(good, shorter)
-    assert "It does not pay on steep: by its costs, gamma 1 would give about 1.57x." in words
+    assert "not pay off on steep: judging by its costs, gamma 1 would give about 1.57x." in words
 
 
 def test_a_shorter_draft_is_not_promised_more_than_the_runs_kept() -> None:
     slow = outcome("slow", 0.8, FLAT)
     slow = replace(slow, speedup=even(0.4 * slow.predicted))
     words = told(outcome("left", 0.8, FLAT), slow)
-    assert "It does not pay on slow: by its costs it should gain" in words
+    assert "It does not pay off on slow: judging by its costs it should gain" in words
 
 
 def test_a_gain_within_its_interval_is_doubted() -> None:
     side = outcome("left", 0.8, FLAT, speedup=even(1.1, 0.2))
-    assert "Speculation pays on left, though the 95% interval includes 1." in told(
+    assert "Speculation pays off on left, though the 95% interval includes 1." in told(
         side, outcome("right", 0.8, FLAT)
     )
 

@@ -130,24 +130,25 @@ def test_words_for_a_flat_curve() -> None:
     text = "\n".join(explain(FLAT))
     for words in (
         "Verifier: 1,000 ms for one token; in units of that, 2 cost 1.0, 4 cost 1.0, 8 cost 1.0.",
-        "It has no steps.", "Drafter: 100 ms per token, 0.10 of a verifier's",
-        "Speculation pays from an acceptance rate of 0.10 on (gamma 1)",
-        "At acceptance rate 0.5 the best gamma is 2", "At acceptance rate 0.9 the best gamma is 7",
+        "Its cost has no steps.", "Drafter: 100 ms per token, 0.10 of the verifier's",
+        "Speculation pays off from an acceptance rate of 0.10 (gamma 1)",
+        "At an acceptance rate of 0.5 the best gamma is 2",
+        "At an acceptance rate of 0.9 the best gamma is 7",
     ):  # fmt: skip
         assert words in text
 
 
 def test_words_for_a_curve_on_which_nothing_pays() -> None:
     lines = explain(STEEP)
-    assert lines[-1] == "No gamma pays below an acceptance rate of 0.95: decode plainly."
-    assert "It has no steps." in lines[0]
+    assert lines[-1] == "No gamma pays off below an acceptance rate of 0.95: decode plainly."
+    assert "Its cost has no steps." in lines[0]
 
 
 def test_words_for_a_staircase_and_without_a_drafter() -> None:
     assert stairs(STAIRS.verifier) == [4, 8]
     text = "\n".join(explain(STAIRS))
-    assert "steps up at widths 4, 8; just before a step, gamma 2, 6." in text
-    assert "At acceptance rate 0.7 the best gamma is 2: 1.82x." in text
+    assert "steps up at widths 4, 8; gamma 2, 6 stays just below a step." in text
+    assert "At an acceptance rate of 0.7 the best gamma is 2: 1.82x." in text
     assert explain(Profile(verifier=STAIRS.verifier))[1].startswith(
         "No drafter: the following assumes"
     )
@@ -155,8 +156,8 @@ def test_words_for_a_staircase_and_without_a_drafter() -> None:
 
 def test_what_is_not_worth_it_is_called_so() -> None:
     text = "\n".join(explain(profile(1, 1.3, 2.5, drafter=[0.25, 0.25])))
-    assert "Speculation pays from an acceptance rate of 0.55 on (gamma 1)" in text
-    assert "At acceptance rate 0.5 no gamma is worth it (0.97x at best)." in text
+    assert "Speculation pays off from an acceptance rate of 0.55 (gamma 1)" in text
+    assert "At an acceptance rate of 0.5 no gamma is worth it (0.97x at best)." in text
 
 
 def test_a_profile_comes_back_as_it_was(tmp_path: Path) -> None:

@@ -155,5 +155,5 @@ def test_earlier_records_still_make_tables(path: Path) -> None:
 
 def test_another_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "a.json").write_text("{}")
-    with pytest.raises(SystemExit, match="is no record of scripts/measure_auto.py"):
+    with pytest.raises(SystemExit, match="is not a record of scripts/measure_auto.py"):
         script.read(tmp_path / "a.json")

@@ -158,7 +158,7 @@ def test_a_built_wheel_and_arguments_for_a_build_exclude_each_other(tmp_path: Pa
     settings = {"SPECX_PREBUILT": "1", "CMAKE_ARGS": "-DGGML_CUDA=on"}
     done = bash(STUBS + "set_up run", TMP=str(tmp_path), **settings)
     assert done.returncode == 2
-    assert "leave out it or CMAKE_ARGS" in done.stderr
+    assert "unset it or CMAKE_ARGS" in done.stderr
 
 
 def with_python(folder: Path, script: str) -> str:

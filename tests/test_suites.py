@@ -116,7 +116,7 @@ def test_an_unknown_kind_is_answered_with_the_known(text: str) -> None:
         suite(text)
     known = "factual, opinion, code, edit, translation, maths, json, dialogue, all"
     unknown = {"factual,": "", ":2": ""}.get(text, text)
-    assert str(caught.value) == f"unknown kind of prompts {unknown!r} in --suite; known: {known}"
+    assert str(caught.value) == f"unknown kind of prompt {unknown!r} in --suite; known: {known}"
 
 
 @pytest.mark.parametrize("count", ["0", "8", "-1", "", "x", "1.5", "+2", "٢", "1:2", "9" * 40])
@@ -130,7 +130,7 @@ def test_a_number_that_is_none_of_the_prompts_is_refused(count: str) -> None:
 
 @pytest.mark.parametrize("text", ["code,code", "code:1,maths,code:2", "all:1,code", "code,all:1"])
 def test_a_kind_named_twice_is_refused(text: str) -> None:
-    with pytest.raises(UsageError, match="asks for 'code' twice; name each kind once"):
+    with pytest.raises(UsageError, match="names 'code' twice; name each kind once"):
         suite(text)
 
 
@@ -197,19 +197,19 @@ def test_an_endless_line_is_refused_in_a_short_one(tmp_path: Path, line: str) ->
 def test_an_id_given_twice_is_named_with_both_lines(tmp_path: Path) -> None:
     path = file_of(tmp_path, '{"prompt": "x", "id": "a"}', "", '{"prompt": "y", "id": "a"}')
     assert (
-        refusal(path) == f'{path}, line 3: id "a" is that of line 1 too; give each prompt its own'
+        refusal(path) == f'{path}, line 3: id "a" is also used on line 1; give each prompt its own'
     )
 
 
 def test_a_default_id_may_not_be_given_to_another_prompt(tmp_path: Path) -> None:
     path = file_of(tmp_path, '{"prompt": "x", "id": "own-2"}', '{"prompt": "y"}')
-    assert 'line 2: id "own-2" is that of line 1 too' in refusal(path)
+    assert 'line 2: id "own-2" is also used on line 1' in refusal(path)
 
 
 @pytest.mark.parametrize("text", ["", "\n \n"])
 def test_a_file_without_prompts_is_refused(tmp_path: Path, text: str) -> None:
     path = file_of(tmp_path, text)
-    assert refusal(path) == f'{path} holds no prompts; write one a line, as {{"prompt": "..."}}'
+    assert refusal(path) == f'{path} holds no prompts; write one per line, as {{"prompt": "..."}}'
 
 
 def test_a_file_that_cannot_be_read_is_refused(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""GGUF files as nobody should write them: a tiny sound one, and rewrites of a sound one.
+"""Odd GGUF files: a tiny valid one, and malformed variants of a valid one.
 
 Needs the package gguf and nothing of specx.
 """

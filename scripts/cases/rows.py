@@ -57,7 +57,7 @@ def run(*words: object) -> tuple[str, ...]:
 
 
 def of_file(path: Path) -> list[Case]:
-    """What a file of a folder of inputs is tried with, by its name."""
+    """The runs that try a file of a folder of inputs, chosen by its name."""
     name = str(path)
     if path.suffix == ".gguf":
         return [Case("file", path.name, run("-m", path, "-p", "Hi"))]
@@ -327,7 +327,7 @@ def streams(folder: Path) -> Iterator[Case]:
 
 
 def specials(folder: Path) -> Iterator[Case]:
-    """Row 44: what is no regular file, wherever a file is named."""
+    """Row 44: paths that are not regular files, for every option that names a file."""
     folder.mkdir()
     pipe = folder / "pipe"
     os.mkfifo(pipe)
@@ -370,7 +370,7 @@ def outputs(folder: Path) -> Iterator[Case]:
 
 
 def _lay_out(folder: Path) -> None:
-    """A pair under several names, a prompt, a suite, a trace, and two files of somebody's own."""
+    """A pair under several names, a prompt, a suite, a trace, and two unrelated files."""
     for path in folder.iterdir():
         path.unlink()
     shutil.copy(VERIFIER, folder / "model.gguf")

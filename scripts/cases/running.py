@@ -29,7 +29,7 @@ STREAM_END = 10**6
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of a run."""
+    """The outcome of a run."""
 
     code: int
     seconds: float
@@ -66,7 +66,7 @@ class Case:
     """None takes a variable out."""
     codes: tuple[int, ...] = CODES
     check: Callable[[Outcome], str | None] | None = None
-    """What is wrong with an outcome, if anything."""
+    """The faults of an outcome, if any."""
     keeps: tuple[Path, ...] = ()
     """Files that must hold the same bytes afterwards."""
     closed_stdout: bool = False

@@ -109,7 +109,7 @@ def curve_table(name: str, curve: list[dict[str, float]]) -> str:
 
 
 def runtime_section(runtime: Card) -> str:
-    """What the files do on the runtimes, where that has been checked."""
+    """The behaviour of the files on the runtimes, if it has been checked."""
     if not runtime:
         return ""
     lines = "\n".join(f"- {title}: {value}" for title, value in runtime.items())

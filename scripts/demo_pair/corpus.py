@@ -37,7 +37,7 @@ class SourceFile:
 
     @property
     def held_out(self) -> bool:
-        """Whether it is kept from training; decided by the path, so the same on every run."""
+        """True if it is held out from training; decided by the path, so the same on every run."""
         digest = hashlib.sha256(self.path.encode()).digest()
         return int.from_bytes(digest[:4], "big") % 100 < HELD_OUT_PERCENT
 
@@ -67,7 +67,7 @@ class Corpus:
 
 
 def is_wanted(path: Path) -> bool:
-    """Whether a path, relative to the standard library, is source worth learning."""
+    """True if a path, relative to the standard library, is source worth learning."""
     return (
         NOT_THE_LIBRARY.isdisjoint(path.parts)
         and LEFT_OUT_TABLES.isdisjoint((path.as_posix(), path.parts[0]))

@@ -1,4 +1,4 @@
-"""What the trained models are worth on text they never saw."""
+"""Evaluation of the trained models on text they never saw."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def windows(stream: Ids, context: int, stride: int) -> Iterator[tuple[Tensor, Te
 
 @torch.no_grad()
 def nats_per_token(model: Llama, stream: Ids, context: int) -> float:
-    """Mean negative log-likelihood of the stream, cut into windows, in nats a token."""
+    """Mean negative log-likelihood of the stream, cut into windows, in nats per token."""
     total = sum(
         float(functional.cross_entropy(model(inputs)[0].float(), targets, reduction="sum"))
         for inputs, targets, _ in windows(stream, context, context)
@@ -42,7 +42,7 @@ def nats_per_token(model: Llama, stream: Ids, context: int) -> float:
 
 @dataclass(frozen=True)
 class Scores:
-    """Nats a token by role, and agreement by temperature."""
+    """Nats per token by role, and agreement by temperature."""
 
     nats: dict[str, float]
     agreement: dict[str, float]

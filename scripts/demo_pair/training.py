@@ -24,7 +24,7 @@ LossOf = Callable[[Llama, Tensor, Tensor], Tensor]
 
 @dataclass(frozen=True)
 class Plan:
-    """How long and how fast to train; learning rates are those of the plateau."""
+    """The length and learning rates of training; the rates are those of the plateau."""
 
     steps: int
     tokens_per_step: int = 8192
@@ -55,7 +55,7 @@ class Plan:
 
 @dataclass
 class Progress:
-    """What has been done so far; lives in the checkpoint's header as JSON."""
+    """The progress so far, stored in the checkpoint's header as JSON."""
 
     step: int = 0
     tokens: int = 0
@@ -198,7 +198,7 @@ def train(
 
 
 def report(name: str, plan: Plan, progress: Progress, loss: float, speed: float) -> None:
-    """Print a line every twenty steps: loss in nats a token, tokens a second, time to go."""
+    """Print a line every twenty steps: loss in nats per token, tokens per second, time left."""
     if progress.step % 20 and progress.step != plan.steps:
         return
     to_go = (plan.steps - progress.step) * progress.seconds / progress.step / 60

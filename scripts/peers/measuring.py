@@ -18,7 +18,7 @@ ACCEPTANCE_TEMPERATURE = 1.0
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """What is to be measured."""
+    """The measurements to make."""
 
     prompts: Sequence[Question]
     sides: Mapping[str, Side]
@@ -27,7 +27,7 @@ class Plan:
     gammas: Sequence[int]
     repetitions: int
     n: int
-    """Most tokens a run writes."""
+    """The most tokens that a run writes."""
     seed: int = 0
     acceptance: Specx | None = None
     """The pair whose expected acceptance is measured; None leaves this out."""
@@ -47,12 +47,12 @@ class Step:
     runs: int
     """Generations at most: what its time is estimated from."""
     measure: Callable[[], str]
-    """Returns what to say of it."""
+    """Runs the step and returns its description."""
 
 
 @dataclass
 class Steps:
-    """The steps that a record lacks; a side that fails takes no further part."""
+    """The steps that a record lacks; a side that fails is left out from then on."""
 
     plan: Plan
     record: Record
@@ -86,7 +86,7 @@ class Steps:
     def _run(
         self, prompt: Question, side: str, gamma: int, seed: int
     ) -> dict[str, float | None] | None:
-        """What was measured; None where the side failed, which is then on record."""
+        """The measured run; None if the side failed, which is then recorded."""
         try:
             speed = self.plan.sides[side].run(prompt, gamma, seed, self.plan.n)
         except PeerFailed as error:
@@ -109,7 +109,7 @@ class Steps:
                 )
 
     def _block(self, turn: int, repetition: int, prompt: Question) -> str:
-        """Every side at its best gamma, each time beginning with another one."""
+        """Every side at its best gamma, starting with a different one each time."""
         sides = [side for side in self.plan.sides if side not in self.failed]
         if self.record.block(prompt.id, repetition).keys() >= set(sides):
             return "known, but for what failed"
@@ -164,7 +164,7 @@ class Steps:
 def measure(
     steps: Steps, say: Callable[[str], None], clock: Callable[[], float] = time.monotonic
 ) -> None:
-    """Do all steps, and say after each what is left."""
+    """Do all steps, and report after each how many are left."""
     missing, begun, done = list(steps), clock(), 0
     for place, step in enumerate(missing, start=1):
         found = step.measure()

@@ -29,7 +29,7 @@ LIMITS = {
     GENERATE: "has token-by-token rejection sampling only (the rule token), and its drafter must "
     "be a module of transformers: it cannot run the mixed pair.",
 }
-"""What a peer cannot do, in words."""
+"""The limitations of each peer, in words."""
 
 Row = list[str]
 
@@ -73,7 +73,7 @@ def peers_table() -> str:
 
 
 def rules_table() -> str:
-    """Expected accepted tokens a round by rule, from the same arrays, on every runtime."""
+    """Expected accepted tokens per round by rule, from the same arrays, on every runtime."""
     return rules_of(list(records()))
 
 
@@ -92,7 +92,7 @@ def tables_of(group: str, record: Record) -> str:
 
 
 def heading(group: Group, record: Record) -> str:
-    """What was measured, in a sentence."""
+    """The measurement described in a sentence."""
     settings = record.data["settings"]
     tried = ", ".join(map(str, settings["gammas"]))
     return (
@@ -127,7 +127,7 @@ def ranged(values: Sequence[float]) -> str:
 
 
 def speed_table(group: Group, record: Record) -> str:
-    """Tokens a second of every side at its best gamma."""
+    """Tokens per second of every side at its best gamma."""
     prompts = record.data["settings"]["prompts"]
     header = [f"tok/s, {group.name}", "gamma by prompt", *prompts]
     rows = []
@@ -163,7 +163,7 @@ def rules_of(measured: Sequence[tuple[str, Record]]) -> str:
 
 
 def rule_rows(runtime: str, record: Record) -> Iterator[Row]:
-    """One prompt and gamma a row."""
+    """One row per prompt and gamma."""
     for entry in record.data["acceptance"]:
         expected = [f"{entry['expected'].get(r, 0):.2f}" for r in ("block", "token", "match")]
         alpha = "-" if entry["alpha"] is None else f"{entry['alpha']:.2f}, {entry['rule']}"

@@ -1,7 +1,7 @@
 """llama-cpp-python's prompt lookup: drafts what followed the last tokens earlier in the text.
 
-Its chain of samplers applies top-p before temperature, which is another law. A logits processor
-that divides by the temperature puts it first: then the chain's own temperature is 1.
+Its chain of samplers applies top-p before temperature, which gives a different distribution. A
+logits processor that divides by the temperature puts it first; the chain's own temperature is 1.
 """
 
 from __future__ import annotations

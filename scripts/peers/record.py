@@ -1,4 +1,4 @@
-"""What was measured, kept in a JSON file after each step, and taken up again from there."""
+"""Results saved to a JSON file after each step, from which a later call continues."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Record:
             self._file.write(json.dumps(self.data, indent=1) + "\n")
 
     def add(self, kind: str, entry: Data, key: Iterable[str]) -> None:
-        """Put `entry` in the place of the one with the same values of `key`, and save."""
+        """Replace the entry with the same values of `key` by `entry`, and save."""
         key = list(key)
         others = [old for old in self.data[kind] if any(old[k] != entry[k] for k in key)]
         self.data[kind] = [*others, entry]
@@ -61,7 +61,7 @@ class Record:
         return best
 
     def speeds(self, side: str) -> dict[str, list[float]]:
-        """Tokens a second by prompt, one a repetition."""
+        """Tokens per second by prompt, one value per repetition."""
         found: dict[str, list[float]] = {}
         for block in self.data["blocks"]:
             if side in block["runs"]:
@@ -107,7 +107,7 @@ def read(path: Path) -> Record:
     Raises
     ------
     UsageError
-        If it cannot be read, or is none.
+        If it cannot be read or is not such a record.
     """
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
@@ -116,5 +116,5 @@ def read(path: Path) -> Record:
     except ValueError as error:
         raise UsageError(f"{path} is not JSON ({error}); give another file with -o") from error
     if not isinstance(data, dict) or data.get("specx_peers") != FORMAT:
-        raise UsageError(f"{path} is no record of scripts/bench_peers.py; give another with -o")
+        raise UsageError(f"{path} is not a record of scripts/bench_peers.py; name another with -o")
     return Record(data)

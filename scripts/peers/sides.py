@@ -1,4 +1,4 @@
-"""A side of the comparison: a program that answers a prompt under a given law, and its speed."""
+"""A side of the comparison: a program that answers a prompt with given sampling settings."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["Peer", "PeerFailed", "Question", "Side", "Specx", "Speed", "question
 
 
 class PeerFailed(Exception):
-    """What a peer could not do, in a line: a finding, not an error of the measurement."""
+    """A peer could not do something, described in one line: a finding, not a measurement error."""
 
 
 @dataclass(frozen=True)
@@ -108,7 +108,7 @@ class Specx:
 
 
 class Peer:
-    """Somebody else's program, opened when it is first run: whatever it raises is a finding."""
+    """Another program, opened when it is first run: any exception it raises is a finding."""
 
     def __init__(self, open_side: Callable[[], Side]) -> None:
         self._open = open_side

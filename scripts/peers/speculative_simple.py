@@ -23,7 +23,7 @@ MOST_SECONDS = 900
 
 
 class SpeculativeSimple:
-    """One process a run; what it prints of decoding leaves out loading and the prompt.
+    """One process per run; its printed decoding figures leave out loading and the prompt.
 
     Parameters
     ----------
@@ -52,7 +52,7 @@ class SpeculativeSimple:
         ]
 
     def run(self, prompt: Question, gamma: int, seed: int, n: int) -> Speed:
-        # It goes on until it has written more than -n tokens.
+        # It continues until it has written more than -n tokens.
         length = ["-n", str(n - 1), "--spec-draft-n-max", str(gamma), "-s", str(seed)]
         speed, n_prompt = parse(self._output([*length, "--no-escape", "-p", prompt.text]))
         if n_prompt != len(prompt.ids):
@@ -121,7 +121,7 @@ def figure(log: str, name: str) -> float:
 
 
 def version_of(program: Path) -> str | None:
-    """What ``--version`` says first; None where the program cannot be run."""
+    """The first line of ``--version``; None if the program cannot be run."""
     try:
         done = subprocess.run([str(program), "--version"], capture_output=True, text=True)
     except OSError:

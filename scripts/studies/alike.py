@@ -15,7 +15,7 @@ IDENTITY = (
     "sha256", "bytes", "quantisation", "architecture", "n_params", "n_vocab", "dtype",
     "cache_type_k", "cache_type_v",
 )  # fmt: skip
-"""What a model is and computes in, of `LogitsBackend.describe`; the rest is how fast."""
+"""The fields of `LogitsBackend.describe` that identify a model; the others affect only speed."""
 
 
 def require_alike(traces: Sequence[Trace]) -> None:
@@ -46,7 +46,7 @@ def difference(before: Mapping[str, Any], now: Mapping[str, Any], word: str = "n
 
 
 def models_difference(before: Mapping[str, Any], now: Mapping[str, Any], word: str = "now") -> str:
-    """By which runtime or model two provenances differ; empty where nothing is known to.
+    """The runtime or model in which two provenances differ; empty if no difference is known.
 
     A trace that does not say which models it is of is taken for one of others, unless neither does.
     """

@@ -1,4 +1,4 @@
-"""How well a number predicts acceptance, with intervals over prompts."""
+"""Measures of how well a number predicts acceptance, with intervals over prompts."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Estimate:
 
 @dataclass(frozen=True, kw_only=True)
 class Predictor:
-    """How well one number predicts acceptance."""
+    """The predictive value of one number for acceptance."""
 
     name: str
     meaning: str
@@ -297,5 +297,5 @@ def _naive(naive: Observations) -> Mapping[str, Any]:
 
 
 def _none_if_not_finite(value: Any) -> float | None:
-    """JSON has no infinity, which is the margin where only one token is possible."""
+    """A JSON value; JSON has no infinity, which is the margin if only one token is possible."""
     return float(value) if np.isfinite(value) else None

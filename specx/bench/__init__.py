@@ -1,4 +1,4 @@
-"""A sweep of settings over prompts, each against the verifier alone, interleaved."""
+"""Sweeps of settings over prompts, each compared with the verifier alone in interleaved runs."""
 
 from specx.bench.profiling import profile_pair
 from specx.bench.records import Arm, ArmRecord, Results, Run, read_results, results_record

@@ -9,7 +9,7 @@ from specx.schedule.costs.curve import Curve, Profile, acceptance_needed, unifor
 __all__ = ["explain", "milliseconds", "stairs"]
 
 STEP = 2.0
-"""A rise worth mentioning, in units of the curve's usual rise from one width to the next."""
+"""A step worth mentioning is this many times the curve's usual rise between adjacent widths."""
 REACHED = 0.95
 """No drafter reaches an acceptance rate above this."""
 NOISE = 0.02
@@ -18,17 +18,17 @@ WORTH = 1.02
 
 
 def explain(profile: Profile) -> list[str]:
-    """Sentences, one per line."""
+    """Explain a profile in sentences, one per line."""
     gammas = range(1, profile.verifier.widths[-1])
     needed = {gamma: acceptance_needed(profile, gamma) for gamma in gammas}
     paying = {g: alpha for g, alpha in needed.items() if alpha is not None and alpha <= REACHED}
     lines = [_shape(profile.verifier), _drafter(profile)]
     if not paying:
-        return [*lines, f"No gamma pays below an acceptance rate of {REACHED}: decode plainly."]
+        return [*lines, f"No gamma pays off below an acceptance rate of {REACHED}: decode plainly."]
     least = min(paying, key=lambda gamma: paying[gamma])
     lines.append(
-        f"Speculation pays from an acceptance rate of {paying[least]:.2f} on (gamma {least}); "
-        "below it, decode plainly (--no-draft)."
+        f"Speculation pays off from an acceptance rate of {paying[least]:.2f} (gamma {least}); "
+        "below that, decode plainly (--no-draft)."
     )
     return lines + [_best_at(profile, alpha, list(gammas)) for alpha in ALPHAS]
 
@@ -56,10 +56,10 @@ def _shape(curve: Curve) -> str:
 def _steps(curve: Curve) -> str:
     found = stairs(curve)
     if not found:
-        return "It has no steps."
+        return "Its cost has no steps."
     below = [str(width - 2) for width in found if width > 2]
-    text = f"It steps up at widths {', '.join(map(str, found))}"
-    return f"{text}; just before a step, gamma {', '.join(below)}." if below else f"{text}."
+    text = f"Its cost steps up at widths {', '.join(map(str, found))}"
+    return f"{text}; gamma {', '.join(below)} stays just below a step." if below else f"{text}."
 
 
 def _drafter(profile: Profile) -> str:
@@ -67,8 +67,8 @@ def _drafter(profile: Profile) -> str:
         return "No drafter: the following assumes drafts that cost nothing (lookup)."
     one = profile.drafter(1)
     return (
-        f"Drafter: {_ms(one)} per token, {one / profile.verifier(1):.2f} of a verifier's; "
-        f"two tokens, as after a full acceptance, {profile.drafter(2) / one:.2f} times that."
+        f"Drafter: {_ms(one)} per token, {one / profile.verifier(1):.2f} of the verifier's; two "
+        f"tokens, as after a full acceptance, cost {profile.drafter(2) / one:.2f} times that."
     )
 
 
@@ -77,9 +77,10 @@ def _best_at(profile: Profile, alpha: float, gammas: list[int]) -> str:
     best = max(speedups, key=lambda gamma: speedups[gamma])
     if speedups[best] < WORTH:
         return (
-            f"At acceptance rate {alpha:.1f} no gamma is worth it ({speedups[best]:.2f}x at best)."
+            f"At an acceptance rate of {alpha:.1f} no gamma is worth it ({speedups[best]:.2f}x at "
+            "best)."
         )
-    return f"At acceptance rate {alpha:.1f} the best gamma is {best}: {speedups[best]:.2f}x."
+    return f"At an acceptance rate of {alpha:.1f} the best gamma is {best}: {speedups[best]:.2f}x."
 
 
 def _ms(seconds: float) -> str:
@@ -87,5 +88,5 @@ def _ms(seconds: float) -> str:
 
 
 def milliseconds(seconds: float) -> str:
-    """Three digits; from 100 ms on, whole milliseconds."""
+    """Format as milliseconds: three significant digits, or whole milliseconds from 100 ms."""
     return f"{1000 * seconds:.3g}" if seconds < 0.1 else f"{1000 * seconds:,.0f}"

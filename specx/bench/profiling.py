@@ -1,4 +1,4 @@
-"""Measures what a loaded pair costs."""
+"""Measures the costs of a loaded pair."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ROUNDS_AT_ONCE = 2
 PLAIN_CHAT = ChatOptions()
 
 Samples: TypeAlias = "dict[str, dict[int, list[float]]]"
-"""Seconds of passes by role and width."""
+"""Durations of passes in seconds, by role and width."""
 
 
 class PassTimer:
@@ -37,7 +37,7 @@ class PassTimer:
     widths
         Widths to time.
     samples
-        What was timed so far; grows.
+        The timings so far; new ones are added.
     """
 
     def __init__(self, pair: Pair, widths: Iterable[int], samples: Samples) -> None:
@@ -49,7 +49,7 @@ class PassTimer:
         self._n_past: list[int] = []
 
     def time(self, text: Sequence[int], n_prompt: int, models: Sequence[LogitsBackend]) -> None:
-        """Time each width in the middle of a generation that the caches of `models` hold."""
+        """Time each width at the middle of the generation held in the caches of `models`."""
         middle = (n_prompt + len(text)) // 2
         self._n_past.append(middle)
         ahead = [*text[middle:], *list(text) * (self.widths[-1] // len(text) + 1)]
@@ -65,7 +65,7 @@ class PassTimer:
                     timed.setdefault(width, []).append(seconds)
 
     def profile(self, core: float) -> Profile | None:
-        """What was timed so far, None where nothing can be; `core` as in `Profile`."""
+        """The profile from the timings so far, None if there are none; `core` as in `Profile`."""
         if "verifier" not in self.samples:
             return None
         n_past = int(median(self._n_past))
@@ -78,7 +78,7 @@ class PassTimer:
 
 
 def _return_to(model: LogitsBackend, text: Sequence[int]) -> None:
-    """Let `model` hold `text`, of which it holds a part or more than all."""
+    """Make `model` hold exactly `text`, given that it holds a prefix or an extension of it."""
     if model.rollback != "native" and model.n_past > len(text):
         model.truncate(0)
     model.truncate(min(model.n_past, len(text)))
@@ -95,7 +95,7 @@ def profile_pair(
     *,
     report: Callable[[int], None] = lambda passes: None,
 ) -> Profile:
-    """Measure both curves, and the core, after about `n_past` tokens of `text`, repeated."""
+    """Measure both cost curves and the core after about `n_past` tokens of repeated `text`."""
     widths = sorted(set(widths))
     room = min(model.n_ctx for model in pair.models)
     length = min(n_past + widths[-1], room)
@@ -122,7 +122,7 @@ def _after(before: int, report: Callable[[int], None], passes: int) -> None:
 
 
 def _core_seconds(pair: Pair, tokens: Sequence[int]) -> float:
-    """Seconds a row that the sampling transform takes, under the default sampler."""
+    """Seconds per row for the sampling transform under the default sampler."""
     rows = min(CORE_ROWS, len(tokens))
     logits = pair.verifier.forward(list(tokens[:rows]), n_logits=rows)
     reader, clock = pair.reader(SamplingParams()), pair.verifier.clock
@@ -137,7 +137,7 @@ def _core_seconds(pair: Pair, tokens: Sequence[int]) -> float:
 def encode_prompt(
     tokenizer: Tokenizer, text: str, *, raw: bool = False, chat: ChatOptions = PLAIN_CHAT
 ) -> list[int]:
-    """The prompt's tokens, through the model's chat template where there is one.
+    """The prompt's tokens, rendered through the model's chat template if it has one.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""What a benchmark measured, run by run, and the file that keeps it."""
+"""The results of a benchmark, run by run, and the file that stores them."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ __all__ = ["Arm", "ArmRecord", "Results", "Run", "read_results", "results_record
 
 FORMAT = 1
 ALONE, GREEDY = "-", "greedy"
-"""Shown in the place of a rule, where nothing is drafted or only one token can be right."""
+"""Shown instead of a rule when nothing is drafted or only one token can be right."""
 ANY_RULE = "token"
-"""Decides there: all rules decide alike."""
+"""The rule used in those cases, in which all rules decide alike."""
 MODEL = ("model",)
 FILTERS = tuple(each.name for each in fields(SamplingParams))
 REMEDY = "specx bench -o FILE.json writes a result"
@@ -42,17 +42,17 @@ REMEDY = "specx bench -o FILE.json writes a result"
 
 @dataclass(frozen=True, kw_only=True)
 class Arm:
-    """One setting of a sweep: what a run of it is given, but for the seed, which each run has."""
+    """One setting of a sweep: all that its runs share; each run adds its own seed."""
 
     settings: Settings
-    """Names its drafters; gamma 0 is the verifier alone."""
+    """They name the drafters; gamma 0 is the verifier alone."""
     backend: str
     draft_backend: str
     cached: bool = True
 
     @property
     def gamma(self) -> int | Literal["auto"]:
-        """Tokens to propose in a round."""
+        """Tokens to propose per round."""
         return self.settings.gamma
 
     @property
@@ -62,30 +62,30 @@ class Arm:
 
     @property
     def rule(self) -> str:
-        """As it is shown: a rule's name only where rules differ."""
+        """The rule as displayed: its name only where rules can differ."""
         if not self.gamma:
             return ALONE
         return GREEDY if self.sampling.greedy else self.settings.rule
 
     @property
     def runtimes(self) -> str:
-        """Names of the verifier's and the drafter's backend: ``hf+llamacpp``."""
+        """Names of the verifier's and the drafter's backends, such as ``hf+llamacpp``."""
         both = dict.fromkeys([self.backend, self.draft_backend])
         return "+".join(both)
 
     @property
     def needs_model(self) -> bool:
-        """Whether one of its drafters is a second model."""
+        """True if one of its drafters is a second model."""
         return any(get_drafter(name).needs_model for name in self.settings.draft or ())
 
     @property
     def longest_draft(self) -> int:
-        """Most tokens that it proposes in a round."""
+        """The most tokens that it proposes per round."""
         return MOST_PROPOSALS if self.gamma == "auto" else self.gamma
 
     @property
     def drafts_in_full(self) -> bool:
-        """Whether every round with room for it proposes `gamma` tokens of a model's."""
+        """True if every round with enough room proposes `gamma` tokens drafted by a model."""
         settings = self.settings
         cut = settings.entropy_stop is not None or settings.draft_p_min is not None
         return self.gamma not in (0, "auto") and settings.draft == MODEL and not cut
@@ -96,7 +96,7 @@ class Arm:
         return replace(self, settings=alone, cached=True)
 
     def record(self) -> dict[str, Any]:
-        """JSON values, flat: `ArmRecord`."""
+        """A flat record of JSON values, as in `ArmRecord`."""
         settings, drawn = self.settings, self.settings.draft_sampling
         return {
             "backend": self.backend,
@@ -114,7 +114,7 @@ class Arm:
 
 @dataclass(frozen=True, kw_only=True)
 class ArmRecord(SamplingParams):
-    """An arm as JSON and CSV have it; 0.1.0 wrote no field that has a default here."""
+    """An arm as stored in JSON and CSV; 0.1.0 did not write the fields with a default."""
 
     backend: str
     draft_backend: str
@@ -122,22 +122,22 @@ class ArmRecord(SamplingParams):
     rule: str
     cached: bool = True
     draft: str | None = None
-    """Drafters, with a plus between them; the model where it is not said."""
+    """Drafters joined by a plus sign; the model if missing."""
     draft_temperature: Number | None = None
     draft_top_k: Count | None = None
     draft_top_p: Number | None = None
     draft_min_p: Number | None = None
-    """The sampler of the drafter's own draws; what is None is the verifier's."""
+    """The drafter's own sampler; a value of None means the verifier's."""
     entropy_stop: Chance | None = None
     draft_p_min: Chance | None = None
 
     def arm(self) -> Arm:
-        """The arm.
+        """The arm with these settings.
 
         Raises
         ------
         UsageError
-            If no arm can have such settings.
+            If the settings are invalid.
         """
         sampling = SamplingParams(**{name: getattr(self, name) for name in FILTERS})
         decided = sampling.greedy or not self.gamma or self.rule in (ALONE, GREEDY)
@@ -155,7 +155,7 @@ class ArmRecord(SamplingParams):
         )
 
     def _drafting(self, sampling: SamplingParams) -> dict[str, Any]:
-        """Fields of `Settings` that the verifier alone has no use for."""
+        """The fields of `Settings` that matter only with a drafter."""
         own: dict[str, Any] = {n: getattr(self, f"draft_{n}", None) for n in FILTERS}
         own = {name: value for name, value in own.items() if value is not None}
         try:
@@ -184,56 +184,56 @@ class Run:
     stop_reason: str
     tally: Tally
     gammas: dict[str, dict[Count, Count]] = field(default_factory=dict)
-    """By drafter: how many rounds proposed how many tokens; 0.1.0 did not say."""
+    """By drafter: the number of rounds for each draft length; empty in files of 0.1.0."""
     text_crc: Count | None = None
-    """CRC-32 of the emitted tokens, as 32-bit little-endian integers: equal texts have equal ones.
-    None where 0.1.0 wrote the run."""
+    """CRC-32 of the emitted tokens as 32-bit little-endian integers: equal for equal texts.
+    None for runs written by 0.1.0."""
 
     @property
     def key(self) -> tuple[str, int]:
-        """What pairs it with the run of another arm."""
+        """The key that pairs it with the run of another arm."""
         return self.prompt, self.repetition
 
     @property
     def tok_s(self) -> float:
-        """Tokens a second; 0 where nothing was written."""
+        """Tokens per second; 0 if nothing was written."""
         return self.tally.tok_s or 0.0
 
 
 @dataclass
 class Results:
-    """All runs of a sweep, and what they were measured on."""
+    """All runs of a sweep, and the machine and models that they were measured on."""
 
     n: int
-    """Most tokens a run writes."""
+    """The most tokens that a run writes."""
     runs: dict[Arm, list[Run]] = field(default_factory=dict)
     profiles: dict[str, Profile] = field(default_factory=dict)
     """By the arm's `runtimes`."""
     timings: dict[str, Samples] = field(default_factory=dict)
-    """What the profiles were made of."""
+    """The timings behind the profiles."""
     provenance: dict[str, Any] = field(default_factory=dict)
     warnings: list[dict[str, str]] = field(default_factory=list)
     planned: int = 0
-    """Runs that each arm was to have."""
+    """The number of runs planned per arm."""
 
     def add(self, arm: Arm, run: Run) -> None:
-        """Count a run to its arm, in the place of one with the same key."""
+        """Add a run to its arm, replacing any with the same key."""
         others = [other for other in self.runs.get(arm, []) if other.key != run.key]
         self.runs[arm] = [*others, run]
 
     @property
     def n_done(self) -> int:
-        """Runs of all arms."""
+        """The number of runs, over all arms."""
         return sum(map(len, self.runs.values()))
 
     @property
     def complete(self) -> bool:
-        """Whether every arm has all its runs."""
+        """True if every arm has all its runs."""
         return all(len(runs) == self.planned for runs in self.runs.values())
 
 
 def results_record(results: Results, arms: list[dict[str, Any]]) -> dict[str, Any]:
-    """What the JSON file holds; `arms` are the summaries, in the order of `results.runs`."""
+    """The contents of the JSON file; `arms` are the summaries, in the order of `results.runs`."""
     return {
         "specx_bench": FORMAT,
         "n": results.n,
@@ -256,7 +256,7 @@ class _Warning(TypedDict):
 
 
 class _Provenance(TypedDict, total=False):
-    """What is asked of a provenance later on; it holds more."""
+    """The parts of a provenance that are read back; it holds more."""
 
     peak_memory_mib: Count
     models: dict[str, dict[str, Any]]
@@ -286,7 +286,7 @@ def read_results(path: Path) -> Results:
     Raises
     ------
     UsageError
-        If it cannot be read or is none; the line names the field.
+        If it cannot be read or is not such a file; the message names the field.
     """
     record, place = read_json(path, "the results", REMEDY), str(path)
     if not isinstance(record, dict) or "specx_bench" not in record:
@@ -310,7 +310,7 @@ def read_results(path: Path) -> Results:
 
 
 def _runs(arms: list[_Arm], given: list[Any], place: str) -> dict[Arm, list[Run]]:
-    """By arm; `given` is what `arms` were made of."""
+    """The runs by arm; `given` is the JSON behind `arms`."""
     runs: dict[Arm, list[Run]] = {}
     for number, found in enumerate(arms):
         field = f"arms[{number}]"
@@ -319,7 +319,7 @@ def _runs(arms: list[_Arm], given: list[Any], place: str) -> dict[Arm, list[Run]
         except UsageError as error:
             refuse(place, f"{field}.settings", str(error), REMEDY)
         if arm in runs:
-            refuse(place, f"{field}.settings", "an arm before it has the same", REMEDY)
+            refuse(place, f"{field}.settings", "an earlier arm has the same settings", REMEDY)
         for turn, run in enumerate(found.runs):
             way, tally = f"{field}.runs[{turn}].tally", given[number]["runs"][turn]["tally"]
             require_all(tally, Tally, place, way, REMEDY)
@@ -330,9 +330,9 @@ def _runs(arms: list[_Arm], given: list[Any], place: str) -> dict[Arm, list[Run]
 
 
 def _check_tally(tally: Tally, field: str, place: str) -> None:
-    """What its rates divide by is there where something was counted."""
+    """Refuse counts that contradict each other, on which rates would be meaningless."""
     if tally.proposed and not tally.rounds:
-        refuse(place, f"{field}.rounds", f"0, and {tally.proposed} tokens proposed", REMEDY)
+        refuse(place, f"{field}.rounds", f"0, but {tally.proposed} tokens were proposed", REMEDY)
     for name, most in (("accepted", tally.tested), ("tested", tally.proposed)):
         if getattr(tally, name) > most:
             refuse(place, f"{field}.{name}", f"{getattr(tally, name)} of {most}", REMEDY)

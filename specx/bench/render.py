@@ -36,20 +36,20 @@ Rows = list[list[str]]
 
 
 def speed_rows(arms: Sequence[Record]) -> Rows:
-    """A header, then tokens per second and speed-ups of each arm."""
+    """A header, then each arm's tokens per second and speed-ups."""
     interval = interval_name(arms)
     header = ["arm", "tok/s", "speed-up", interval, "predicted", "textbook"]
     return [header, *([label_of(arm, arms), *_speeds(arm, interval)] for arm in arms)]
 
 
 def time_rows(arms: Sequence[Record]) -> Rows:
-    """A header, then acceptance and the shares of the time of each arm."""
+    """A header, then each arm's acceptance and its shares of the time."""
     header = ["arm", "alpha", "kept", "tau", *PARTS, "prefill"]
     return [header, *([label_of(arm, arms), *_rates(arm), *_shares(arm)] for arm in arms)]
 
 
 def kind_rows(arms: Sequence[Record]) -> Rows:
-    """A header, then each arm on each kind of prompt; empty where there is only one kind."""
+    """A header, then each arm on each kind of prompt; empty if there is only one kind."""
     kinds = list(dict.fromkeys(kind for arm in arms for kind in arm["by_kind"]))
     if len(kinds) < 2:
         return []
@@ -69,13 +69,13 @@ def kind_rows(arms: Sequence[Record]) -> Rows:
 
 
 def interval_name(records: Sequence[Record]) -> str:
-    """A heading for `interval_of`: ``range`` only where none of them has a bootstrap interval."""
+    """A heading for `interval_of`: ``range`` only if no record has a bootstrap interval."""
     kinds = {_interval_kind(record) for record in records if record["speedup_low"] is not None}
     return INTERVALS["range" if kinds == {"range"} else "bootstrap"]
 
 
 def interval_of(record: Record, heading: str = "") -> str:
-    """Low and high of a record's speed-up, named where the heading names something else."""
+    """Low and high of a record's speed-up, with their kind if it differs from the heading."""
     if record["speedup_low"] is None:
         return ""
     name = INTERVALS[_interval_kind(record)]
@@ -89,7 +89,7 @@ def speedup_of(record: Record) -> str:
 
 
 def _interval_kind(record: Record) -> Interval:
-    """Files of 0.1.0 hold bootstrap intervals of any number of prompts."""
+    """The kind of interval; files of 0.1.0 hold bootstrap intervals for any number of prompts."""
     kind: Interval = record.get("speedup_interval") or "bootstrap"
     return kind
 
@@ -102,7 +102,7 @@ def label_of(arm: Record, arms: Sequence[Record]) -> str:
 
 
 def series_label(arm: Record, arms: Sequence[Record]) -> str:
-    """As `label_of` but without gamma; may be empty."""
+    """As `label_of`, but without gamma; may be empty."""
     settings = arm["settings"]
     return " ".join([*_sampler(settings, arms), *_drafting(settings, arms)])
 
@@ -116,12 +116,12 @@ def _sampler(settings: Record, arms: Sequence[Record]) -> list[str]:
 
 
 def _runtimes(settings: Record) -> str:
-    """``hf``, or ``hf+llamacpp`` where the drafter has another."""
+    """``hf``, or ``hf+llamacpp`` if the drafter's backend differs."""
     return "+".join(dict.fromkeys([settings["backend"], settings["draft_backend"]]))
 
 
 def _drafting(settings: Record, arms: Sequence[Record]) -> list[str]:
-    """Drafters and rule where several are compared, and whether there is a cache."""
+    """Drafters and rule where several are compared, and ``no cache`` if there is none."""
     if not settings["gamma"]:
         return []
     drafting = [other["settings"] for other in arms if other["settings"]["gamma"]]
@@ -131,7 +131,7 @@ def _drafting(settings: Record, arms: Sequence[Record]) -> list[str]:
 
 
 def _drafters(settings: Record) -> str:
-    """``model``, ``lookup`` or ``model+lookup``; 0.1.0 knew the model alone."""
+    """``model``, ``lookup`` or ``model+lookup``; 0.1.0 knew only the model."""
     names: str = settings.get("draft") or "model"
     return names
 
@@ -184,7 +184,7 @@ def as_markdown(record: Record) -> str:
 
 
 def as_csv(record: Record) -> str:
-    """One line per arm; figures unrounded, lists as JSON."""
+    """One line per arm, with unrounded figures and lists as JSON."""
     lines = [_flat(arm) for arm in record["arms"]]
     out = io.StringIO()
     writer = csv.DictWriter(out, list(lines[0]) if lines else [], lineterminator="\n")
@@ -222,4 +222,4 @@ FORMATS: dict[str, Callable[[Record], str]] = {
     ".json": _as_json,
     ".jsonl": as_jsonl,
 }
-"""By the ending of the file."""
+"""The formats by file name extension."""

@@ -17,23 +17,23 @@ CONFIDENCE, RESAMPLES = 0.95, 4000
 
 FEWEST = 5
 """Independent ratios that a bootstrap needs: over 2, 3 and 5 prompts its 95% interval covered the
-true median of 49%, 78% and 96% of 400 synthetic sets."""
+true median in 49%, 78% and 96% of 400 synthetic sets."""
 
 INTERVALS: dict[Interval, str] = {"bootstrap": "95% interval", "range": "range"}
-"""In words, by how low and high were found."""
+"""Names of the kinds of interval, as displayed."""
 
 
 @dataclass(frozen=True)
 class Speedup:
-    """A median of paired ratios, and how far they spread."""
+    """A median of paired ratios, and their spread."""
 
     value: float
     low: float
     high: float
     units: int
-    """Independent ratios behind it: prompts, or the repetitions of a single prompt."""
+    """The number of independent ratios: prompts, or the repetitions of a single prompt."""
     interval: Interval
-    """What `low` and `high` are: a 95% bootstrap interval, or the range of fewer than `FEWEST`."""
+    """The meaning of `low` and `high`: a 95% bootstrap interval, or a range under `FEWEST`."""
 
     def __str__(self) -> str:
         """``1.27x (1.21 to 1.30)``; for a range, ``1.27x (range 1.21 to 1.30)``."""
@@ -44,20 +44,20 @@ class Speedup:
 def median_speedup(
     ratios: Mapping[str, Sequence[float]], *, confidence: float = CONFIDENCE, seed: int = 0
 ) -> Speedup | None:
-    """Median over prompts of the median of each prompt's ratios; None without a ratio.
+    """The median over prompts of each prompt's median ratio; None without any ratio.
 
     Parameters
     ----------
     ratios
-        By prompt: tokens per second of the arm over those of its baseline, one per repetition.
+        By prompt: the arm's tokens per second over its baseline's, one ratio per repetition.
 
     Notes
     -----
     Bootstrap over prompts, because the repetitions of a prompt share its text and are not
     independent. With a single prompt its repetitions are resampled, and the interval holds for that
     prompt alone. The percentiles are the expanded ones of Hesterberg 2015 (arXiv 1411.5279): plain
-    ones cover the median of 8 or of 15 units at 93% only, these at 97%. Of fewer than `FEWEST`
-    units the least and the largest are given instead.
+    ones cover the median of 8 or 15 units only 93% of the time, these 97%. With fewer than `FEWEST`
+    units, the smallest and the largest ratio are given instead.
     """
     given = {prompt: list(each) for prompt, each in ratios.items() if each}
     if not given:
@@ -79,5 +79,5 @@ def _bootstrap(units: NDArray[np.float64], confidence: float, seed: int) -> tupl
 
 
 def _expanded(tail: float, units: int) -> float:
-    """The tail to cut off from the medians of `units` resampled values, which spread too little."""
+    """The tail to cut off from medians of `units` resampled values, widened for small samples."""
     return float(norm.cdf(t.ppf(tail, units - 1) * np.sqrt(units / (units - 1))))

@@ -1,6 +1,6 @@
-"""Prompts to measure on: the suites that come with specx, and a user's own file of prompts.
+"""Prompts to measure on: the suites that ship with specx, and a user's own file of prompts.
 
-Both are JSON lines: an object a line, with the keys ``prompt``, ``kind`` and ``id``.
+Both are JSON Lines: one object per line, with the keys ``prompt``, ``kind`` and ``id``.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from specx.shipped import packaged
 __all__ = ["KINDS", "OWN", "Prompt", "read_prompts", "suite"]
 
 KINDS = ("factual", "opinion", "code", "edit", "translation", "maths", "json", "dialogue")
-"""The kinds of prompts that come with specx, in the order of their file."""
+"""The kinds of prompts that ship with specx, in the order of their file."""
 
 EVERY_KIND = "all"
 OWN = "own"
-"""The kind of a user's prompt that names none, and the beginning of its id."""
+"""The default kind of a user's prompt, and the prefix of its default id."""
 
 REMEDY = 'write {"prompt": "..."}'
 
@@ -32,18 +32,18 @@ class Prompt:
     id: str
     """Unique within its file, such as ``factual-1``."""
     kind: str
-    """One of `KINDS`; in a user's file whatever it says there."""
+    """One of `KINDS`; a user's file may have kinds of its own."""
     text: str
 
 
 def suite(text: str) -> list[Prompt]:
-    """The prompts that an option ``--suite`` asks for.
+    """The prompts selected by ``--suite``.
 
     Parameters
     ----------
     text
-        ``kind`` or ``kind:n``, the first n prompts of a kind, or several of these with commas
-        between them; ``all`` or ``all:n`` stands for every kind.
+        ``kind`` or ``kind:n``, the first n prompts of a kind, or several of these separated by
+        commas; ``all`` or ``all:n`` stands for every kind.
 
     Returns
     -------
@@ -53,7 +53,7 @@ def suite(text: str) -> list[Prompt]:
     Raises
     ------
     UsageError
-        If a kind is unknown or named twice, or n is not the number of some of its prompts.
+        If a kind is unknown or named twice, or n is out of range.
     """
     prompts = read_prompts(packaged("suites/prompts.jsonl"))
     chosen: dict[str, list[Prompt]] = {}
@@ -61,7 +61,7 @@ def suite(text: str) -> list[Prompt]:
         name, colon, count = (piece.strip() for piece in part.partition(":"))
         for kind in _kinds(name):
             if kind in chosen:
-                raise UsageError(f"--suite {text!r} asks for {kind!r} twice; name each kind once")
+                raise UsageError(f"--suite {text!r} names {kind!r} twice; name each kind once")
             of_kind = [prompt for prompt in prompts if prompt.kind == kind]
             chosen[kind] = of_kind[: _count(part, count, len(of_kind))] if colon else of_kind
     return [prompt for of_kind in chosen.values() for prompt in of_kind]
@@ -72,7 +72,7 @@ def _kinds(name: str) -> Sequence[str]:
         return KINDS
     if name not in KINDS:
         known = ", ".join((*KINDS, EVERY_KIND))
-        raise UsageError(f"unknown kind of prompts {name!r} in --suite; known: {known}")
+        raise UsageError(f"unknown kind of prompt {name!r} in --suite; known: {known}")
     return (name,)
 
 
@@ -84,16 +84,16 @@ def _count(part: str, count: str, most: int) -> int:
 
 
 def read_prompts(path: Path) -> list[Prompt]:
-    """The prompts of a file of JSON lines, in its order; blank lines are skipped.
+    """The prompts of a JSON Lines file, in order; blank lines are skipped.
 
-    Each line is an object with the text ``prompt`` and, if wanted, ``kind`` (else ``own``) and
-    ``id`` (else ``own-`` and the line's number). Further keys are ignored, so that a data set with
-    more to say can be used as it is.
+    Each line is an object with the text ``prompt`` and, optionally, ``kind`` (by default ``own``)
+    and ``id`` (by default ``own-`` and the line number). Other keys are ignored, so that a data set
+    with more fields can be used as it is.
 
     Raises
     ------
     UsageError
-        If the file cannot be read, holds no prompt, or has a line that is no prompt.
+        If the file cannot be read, holds no prompts, or has a line that is not a prompt.
     """
     lines: dict[str, int] = {}
     prompts: list[Prompt] = []
@@ -101,13 +101,13 @@ def read_prompts(path: Path) -> list[Prompt]:
         prompt = _prompt(line, number, f"{path}, line {number}")
         if prompt.id in lines:
             raise UsageError(
-                f"{path}, line {number}: id {shortened(prompt.id)} is that of line "
-                f"{lines[prompt.id]} too; give each prompt its own"
+                f"{path}, line {number}: id {shortened(prompt.id)} is also used on line "
+                f"{lines[prompt.id]}; give each prompt its own"
             )
         lines[prompt.id] = number
         prompts.append(prompt)
     if not prompts:
-        raise UsageError(f'{path} holds no prompts; write one a line, as {{"prompt": "..."}}')
+        raise UsageError(f'{path} holds no prompts; write one per line, as {{"prompt": "..."}}')
     return prompts
 
 
@@ -131,6 +131,6 @@ def _check_text(text: str, key: str, place: str) -> None:
         refuse(place, key, f"{shortened(text)} is empty", REMEDY)
     try:
         text.encode()
-    except UnicodeEncodeError as error:  # JSON can write half of a surrogate pair
+    except UnicodeEncodeError as error:  # JSON can hold half of a surrogate pair
         half = f"it holds half a character, {text[error.start]!a}"
         refuse(place, key, half, "write it whole")

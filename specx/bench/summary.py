@@ -1,4 +1,4 @@
-"""From runs to the figures of each arm."""
+"""Summaries of runs: the figures of each arm."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ __all__ = ["paired_ratios", "summarise"]
 
 
 def summarise(results: Results) -> list[dict[str, Any]]:
-    """One record per arm, in the order they ran; JSON values."""
+    """One record of JSON values per arm, in the order in which they ran."""
     return [_summary(arm, runs, results) for arm, runs in results.runs.items()]
 
 
 def paired_ratios(runs: Sequence[Run], against: Sequence[Run]) -> dict[str, list[float]]:
-    """By prompt: tok/s of each run over that of the run it is paired with.
+    """By prompt: the tok/s of each run over that of its paired run.
 
-    A run that wrote nothing (an end token came first) has no speed and is left out.
+    A run that wrote nothing (its first token was an end token) has no speed and is left out.
     """
     other = {run.key: run.tok_s for run in against if _has_speed(run)}
     ratios: dict[str, list[float]] = {}
@@ -34,7 +34,7 @@ def paired_ratios(runs: Sequence[Run], against: Sequence[Run]) -> dict[str, list
 
 
 def _has_speed(run: Run) -> bool:
-    """Whether it wrote something, in a time that its tokens can be divided by."""
+    """True if it wrote something, in a time that is not zero."""
     return 0 < run.tok_s < math.inf
 
 
@@ -97,7 +97,7 @@ def _speedups(found: Speedup | None) -> dict[str, Any]:
 def _predictions(
     arm: Arm, tally: Tally, plain: Sequence[Run], profile: Profile | None
 ) -> dict[str, float | None]:
-    """By the measured curve and by the textbook; None for arms that they do not describe."""
+    """Predictions by the measured curve and by the textbook; None where they do not apply."""
     alone = merged([run.tally for run in plain])
     described = arm.drafts_in_full and arm.cached and tally.rounds and alone.rounds
     if not described or profile is None or profile.drafter is None:

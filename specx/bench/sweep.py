@@ -1,4 +1,4 @@
-"""Runs a sweep: every arm on every prompt in turn, so that a slow minute hits them all."""
+"""Runs a sweep: all arms take turns on each prompt, so that a slow minute affects them all."""
 
 from __future__ import annotations
 
@@ -29,46 +29,46 @@ __all__ = ["Plan", "Watch", "run_sweep"]
 WARM_UP_TOKENS = 8
 
 Load = Callable[[str, str], AbstractContextManager[Pair]]
-"""Loads the pair of two backends, the verifier's and the drafter's."""
+"""Loads a pair, given the verifier's and the drafter's backends."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """What a sweep is to measure."""
+    """The measurements that a sweep is to make."""
 
     arms: Sequence[Arm]
-    """Baselines included."""
+    """All arms, including baselines."""
     prompts: Sequence[Prompt]
     n: int
-    """Most tokens a run writes."""
+    """The most tokens that a run writes."""
     repetitions: int
     seed: int = 0
     ignore_eos: bool = False
     raw: bool = False
-    """Without the model's chat template."""
+    """True to leave out the model's chat template."""
     chat: ChatOptions = field(default_factory=ChatOptions)
-    """What the template is given beside the prompt."""
+    """The template's arguments besides the prompt."""
     profile: Profile | None = None
-    """Costs that ``gamma="auto"`` begins with; by default those of a shipped table."""
+    """Costs that ``gamma="auto"`` starts from; by default those of a shipped table."""
 
     @property
     def runs_an_arm(self) -> int:
-        """Runs of each arm."""
+        """The number of runs per arm."""
         return len(self.prompts) * self.repetitions
 
     def blocks(self) -> Iterator[tuple[int, Prompt]]:
-        """Repetitions outermost, so that those of a prompt lie far apart."""
+        """Prompts in order, repetitions outermost, so that those of a prompt lie far apart."""
         for repetition in range(self.repetitions):
             for prompt in self.prompts:
                 yield repetition, prompt
 
     def seed_of(self, repetition: int, prompt: Prompt) -> int:
-        """The same for all arms: what a run draws depends on its prompt and repetition only."""
+        """The seed, shared by all arms: random draws depend only on prompt and repetition."""
         return zlib.crc32(f"{self.seed}/{repetition}/{prompt.id}".encode())
 
 
 Watch = Callable[[Arm, int, Prompt], Observer]
-"""Makes what sees a measured run of an arm, given repetition and prompt."""
+"""Makes the observers of a measured run from its arm, repetition and prompt."""
 
 
 def run_sweep(
@@ -80,21 +80,21 @@ def run_sweep(
     save: Callable[[], None] = lambda: None,
     watch: Watch | None = None,
 ) -> None:
-    """Measure what `results` lacks of `plan`, and add it.
+    """Measure what `results` still lacks of `plan`, and add it.
 
-    Arms that share models and sampler take turns on each prompt. What is added is always whole: one
+    Arms that share models and sampler take turns on each prompt. Only whole blocks are added: one
     prompt and repetition under all arms of such a group.
 
     Parameters
     ----------
     report
-        Called with the number of runs that are done, those found in `results` included.
+        Called with the number of finished runs, including those already in `results`.
     save
         Called after each addition.
     watch
-        Asked before each run for what is to see it, also those of a block that is broken off, which
-        are not added. Warm-ups and the timing of single passes are not shown. The time that it
-        takes is not counted to the run.
+        Asked before each run for its observers, even in a block that is later interrupted and not
+        added. Warm-ups and the timing of single passes are not observed. The observers' time does
+        not count towards the run.
     """
     results.planned = plan.runs_an_arm
     for arm in plan.arms:
@@ -114,19 +114,19 @@ def _timer(pair: Pair, arms: Sequence[Arm], results: Results) -> PassTimer:
 
 
 def _lengths(arm: Arm) -> list[int]:
-    """Lengths of drafts whose passes are timed: under auto from one to the longest, doubling."""
+    """Draft lengths whose passes are timed; under auto, powers of two up to the longest."""
     if arm.gamma != "auto":
         return [arm.gamma]
     return [2**i for i in range(arm.longest_draft.bit_length())]
 
 
 def _groups(arms: Iterable[Arm], key: Callable[[Arm], object]) -> list[list[Arm]]:
-    """Neighbours under one key."""
+    """Adjacent arms with equal keys, grouped."""
     return [list(group) for _, group in groupby(arms, key)]
 
 
 def _missing(plan: Plan, results: Results, arms: Sequence[Arm]) -> list[tuple[int, Prompt]]:
-    """The blocks that not every arm has run."""
+    """The blocks that some arm has not run."""
     done = [{run.key for run in results.runs[arm]} for arm in arms]
     return [
         (repetition, prompt)
@@ -143,7 +143,7 @@ def _run_group(
     report: Callable[[int], None],
     save: Callable[[], None],
 ) -> None:
-    """Every missing block under all `arms`, each time beginning with another one."""
+    """Run every missing block under all `arms`, starting with a different one each time."""
     missing = _missing(plan, results, arms)
     if missing:
         bench.warm_up(arms, *missing[0])
@@ -155,7 +155,7 @@ def _run_group(
             if arm.cached:
                 bench.time_passes()
             report(results.n_done + place + 1)
-        with held():  # arms that were interrupted in between would differ in their runs
+        with held():  # a block interrupted in between would leave arms with different runs
             for arm, run in block.items():
                 results.add(arm, run)
         if profile := bench.timer.profile(_core(block)):
@@ -164,13 +164,13 @@ def _run_group(
 
 
 def _core(block: Mapping[Arm, Run]) -> float:
-    """Seconds of the core a row of logits: plain decoding reads one a round."""
+    """Seconds of the core per row of logits: plain decoding reads one per round."""
     (plain,) = (run.tally for arm, run in block.items() if not arm.gamma)
     return plain.times.core / plain.rounds if plain.rounds else 0.0
 
 
 class Bench:
-    """A loaded pair and what each kind of arm makes of it."""
+    """A loaded pair, and the models that each kind of arm decodes with."""
 
     def __init__(
         self, pair: Pair, plan: Plan, timer: PassTimer, watch: Watch | None = None
@@ -179,18 +179,18 @@ class Bench:
         self._pairs = {(True, True): pair}
         self._watch = watch
         self.text: list[int] = []
-        """The last run's tokens, its prompt's among them."""
+        """The last run's tokens, including its prompt's."""
         self._last: tuple[int, list[LogitsBackend]] = 0, []
 
     def warm_up(self, arms: Iterable[Arm], repetition: int, prompt: Prompt) -> None:
-        """Some tokens of each arm, which are neither counted nor observed."""
+        """Write a few tokens under each arm, neither counted nor observed."""
         watch, self._watch = self._watch, None
         for arm in arms:
             self.run(arm, repetition, prompt, limit=WARM_UP_TOKENS)
         self._watch = watch
 
     def run(self, arm: Arm, repetition: int, prompt: Prompt, *, limit: int) -> Run:
-        """One generation from empty caches, in a session that knows nothing yet."""
+        """Run one generation from empty caches, in a fresh session."""
         pair = self._pair(arm)
         tokens = encode_prompt(
             pair.verifier.tokenizer, prompt.text, raw=self.plan.raw, chat=self.plan.chat
@@ -221,14 +221,14 @@ class Bench:
         )
 
     def time_passes(self) -> None:
-        """Time single passes in the text of the last run, whose caches still hold it."""
+        """Time single passes within the last run's text, which the caches still hold."""
         self.timer.time(self.text, *self._last)
 
     def _pair(self, arm: Arm) -> Pair:
-        """What `arm` decodes with.
+        """The models that `arm` decodes with.
 
-        Made when it is asked for: models without a cache must be able to forget, those of plain
-        decoding not.
+        Made on demand: models run without a cache must be able to forget, plain decoding needs no
+        such ability.
         """
         key = arm.needs_model, arm.cached
         if key not in self._pairs:
@@ -237,5 +237,5 @@ class Bench:
         return self._pairs[key]
 
     def _costs(self, arm: Arm, pair: Pair) -> Costs | None:
-        """What auto begins with; the run's own times correct it, as in a run without a seed."""
+        """The costs that auto starts from; the run's own times correct them, as without a seed."""
         return pair.costs(self.plan.profile, live=True) if arm.gamma == "auto" else None

@@ -1,4 +1,4 @@
-"""Lists of values as a sweep's options take them: ``2,4,8``, ``1-8``, ``2-10+4``."""
+"""Lists of values in the options of a sweep: ``2,4,8``, ``1-8``, ``2-10+4``."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["choices", "combinations", "gammas", "numbers", "whole_numbers"]
 
 RANGE = re.compile(r"(?P<first>[\d.]+)-(?P<last>[\d.]+)(?:\+(?P<step>[\d.]+))?")
 MOST = 1000
-"""Numbers of a range."""
+"""The most numbers in a range."""
 SHOWN = 60
 
 Number = TypeVar("Number", int, float)
@@ -21,14 +21,14 @@ Value = TypeVar("Value")
 
 
 def whole_numbers(option: str, text: str, most: int) -> list[int]:
-    """Whole numbers from 0 to `most`, in the order given, each once."""
+    """Parse whole numbers from 0 to `most`; keep their order, each once."""
     found = _values(option, text, lambda part: _part(part, int))
     _check_most(option, text, most, found)
     return found
 
 
 def gammas(option: str, text: str, most: int) -> list[int | Literal["auto"]]:
-    """Whole numbers from 0 to `most`, and ``auto``, in the order given, each once."""
+    """Parse whole numbers from 0 to `most`, and ``auto``; keep their order, each once."""
 
     def read(part: str) -> Sequence[int | Literal["auto"]]:
         return ["auto"] if part == "auto" else _part(part, int)
@@ -39,17 +39,17 @@ def gammas(option: str, text: str, most: int) -> list[int | Literal["auto"]]:
 
 
 def numbers(option: str, text: str) -> list[float]:
-    """Numbers from 0 on; a range of them needs its step: ``0.1-0.9+0.2``."""
+    """Parse numbers of at least 0; a range needs a step: ``0.1-0.9+0.2``."""
     return _values(option, text, lambda part: _part(part, float))
 
 
 def choices(option: str, text: str, known: Sequence[str]) -> list[str]:
-    """Names out of `known`, in the order given, each once."""
+    """Parse names from `known`; keep their order, each once."""
     return [name for (name,) in _named(option, text, known, lambda choice: [choice])]
 
 
 def combinations(option: str, text: str, known: Sequence[str]) -> list[tuple[str, ...]]:
-    """Names out of `known`, several with a plus between them, in the order given, each once."""
+    """Parse names from `known`, combined by plus signs; keep their order, each once."""
     return _named(option, text, known, lambda choice: choice.split("+"))
 
 
@@ -80,7 +80,7 @@ def _values(
 
 def _check_most(option: str, text: str, most: int, found: Sequence[int]) -> None:
     if found and max(found) > most:
-        raise UsageError(f"{option} {_cut(text)} has a number above {most}, which is the limit")
+        raise UsageError(f"{option} {_cut(text)} has a number above the limit of {most}")
 
 
 def _cut(text: str) -> str:
@@ -88,7 +88,7 @@ def _cut(text: str) -> str:
 
 
 def _part(part: str, kind: Callable[[str], Number]) -> list[Number]:
-    if not part.isascii() or "_" in part:  # Python reads other scripts' digits, and 1_000
+    if not part.isascii() or "_" in part:  # Python also accepts digits of other scripts, and 1_000
         raise ValueError
     matched = RANGE.fullmatch(part)
     if matched is None:

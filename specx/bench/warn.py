@@ -1,4 +1,4 @@
-"""What makes a benchmark's figures doubtful, in plain words, each with a remedy."""
+"""Warnings about doubtful figures of a benchmark, each with a remedy."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TESTED_ENOUGH, HARDLY, TOO_MUCH = 20, 0.05, 0.95
 
 
 def warnings_of(results: Results, watch: Watch) -> list[dict[str, str]]:
-    """Each with what was seen (`text`) and what to do about it (`remedy`)."""
+    """The warnings, each with the observation (`text`) and the action to take (`remedy`)."""
     found = [
         *_unstable(results),
         *_few(results),
@@ -37,7 +37,7 @@ Found = Iterator[tuple[str, str]]
 
 
 def _unstable(results: Results) -> Found:
-    """The verifier alone does the same work each time: its spread is the machine's."""
+    """Warn if timings vary: the verifier alone repeats the same work, so its spread is noise."""
     for arm, runs in results.runs.items():
         spread = 0.0 if arm.gamma else _spread(runs)
         if spread > UNSTABLE:
@@ -49,10 +49,10 @@ def _unstable(results: Results) -> Found:
 
 
 def _spread(runs: Sequence[Run]) -> float:
-    """(most - least) / median of a prompt's repetitions; the median over prompts.
+    """(largest - smallest) / median over a prompt's repetitions; the median over prompts.
 
-    Of seconds per pass: an end token takes a pass and is no token of the text, so that a short run
-    has fewer tokens per second on the steadiest of machines.
+    It is computed from seconds per pass: an end token takes a pass but is not part of the text, so
+    a short run has fewer tokens per second even on a perfectly steady machine.
     """
     passes: dict[str, list[float]] = {}
     for run in runs:
@@ -79,16 +79,16 @@ def _never_accepted(results: Results) -> Found:
         tally = merged([run.tally for run in runs])
         if tally.tested >= TESTED_ENOUGH and tally.accepted <= HARDLY * tally.tested:
             yield (
-                f"the drafter is hardly ever accepted ({_name(arm)}): {tally.accepted} of "
+                f"drafted tokens are hardly ever accepted ({_name(arm)}): {tally.accepted} of "
                 f"{tally.tested} tested tokens",
-                "take a drafter of the verifier's own family, and its chat template"
+                "use a drafter of the verifier's own family, and its chat template"
                 if arm.needs_model
-                else "leave lookup out for prompts whose text does not return in the answer",
+                else "leave out lookup for prompts whose text does not recur in the answer",
             )
 
 
 def _steep(results: Results) -> Found:
-    """Where no acceptance rate could make a fixed gamma pay."""
+    """Warn where no acceptance rate could make a fixed gamma pay off."""
     for runtimes, profile in results.profiles.items():
         arms = [arm for arm in results.runs if arm.runtimes == runtimes and arm.cached]
         gammas = sorted({arm.longest_draft for arm in arms if arm.drafts_in_full})
@@ -98,28 +98,28 @@ def _steep(results: Results) -> Found:
             ratio = profile.verifier(width) / profile.verifier(1)
             yield (
                 f"the verifier's cost curve ({runtimes}) is too steep: a pass of {width} tokens "
-                f"costs {ratio:.1f} single ones, and no gamma here can gain",
-                "take another quantisation (F16 is flatter on a CPU), a smaller drafter, or a "
+                f"costs as much as {ratio:.1f} single ones, so no gamma here can gain",
+                "use another quantisation (F16 is flatter on a CPU), a smaller drafter, or a "
                 "smaller gamma; specx bench --curve shows the curve",
             )
 
 
 def _hopeless(needed: float | None) -> bool:
-    """Whether an acceptance rate is none that a drafter reaches."""
+    """True for an acceptance rate that no drafter reaches."""
     return needed is None or needed >= TOO_MUCH
 
 
 def _machine(watch: Watch) -> Found:
     if watch.swapped_mib() > SWAPPED_MIB:
         yield (
-            f"the machine swapped {watch.swapped_mib():.0f} MiB to disk meanwhile",
-            "free memory, shorten the context (-c), or take a smaller model",
+            f"the machine swapped {watch.swapped_mib():.0f} MiB to disk during the runs",
+            "free memory, shorten the context (-c), or use a smaller model",
         )
     if watch.others() > OTHERS:
         yield (
-            f"other programs took {watch.others():.0%} of the processor meanwhile",
+            f"other programs took {watch.others():.0%} of the processor during the runs",
             "close them, or leave them a core with -t: the threads of a model wait for the slowest "
-            "among them",
+            "of them",
         )
 
 

@@ -1,4 +1,4 @@
-"""One pair on two systems: is it the algorithm or the runtime?"""
+"""Comparison of one pair on two systems, which separates the algorithm from the runtime."""
 
 from specx.compare.agreement import Agreement, Forced, agreement_along
 from specx.compare.findings import Findings, Outcome, findings_of

@@ -1,4 +1,4 @@
-"""The distance between the distributions of two models along one text."""
+"""Distances between the distributions of two models along one text."""
 
 from __future__ import annotations
 
@@ -22,33 +22,33 @@ __all__ = ["Agreement", "Forced", "agreement_along", "binned", "means", "total_v
 Row = NDArray[np.float32]
 
 ROUNDING = 1e-12
-"""By what a sum of probabilities misses 1."""
+"""Tolerance for a sum of probabilities to differ from 1."""
 
 
 @dataclass
 class Agreement:
-    """Position by position along one text, from the first token after the prompt on."""
+    """Agreement by position along one text, from the first token after the prompt."""
 
     top1: list[bool] = field(default_factory=list)
-    """True where both have the same most likely token."""
+    """True where both models have the same most likely token."""
     total_variation: list[float] = field(default_factory=list)
-    """Of the distributions that a token is drawn from, filters included."""
+    """Total variation between the distributions that a token is drawn from, after all filters."""
     kl: list[float] = field(default_factory=list)
-    """KL(A || B) in nats, tempered and unfiltered; inf where B rules out what A does not."""
+    """KL(A || B) in nats, tempered and unfiltered; inf where B rules out a token that A allows."""
 
 
 @dataclass(frozen=True)
 class Forced:
-    """A model that is fed a given text, whatever it would have written itself."""
+    """A model that is fed a given text, whatever it would write itself."""
 
     model: LogitsBackend
     masked: NDArray[np.intp]
-    """Ids that it must never be asked to emit."""
+    """Token ids that are masked out."""
     width: int
-    """Tokens per pass: kernels round differently by it, so both models are fed the same."""
+    """Tokens per pass; rounding depends on it, so both models are fed in the same portions."""
 
     def rows(self, tokens: Sequence[int], n_prompt: int) -> Iterator[Row]:
-        """Logits (n_vocab,) before each token after the prompt; the cache is emptied."""
+        """Logits (n_vocab,) that precede each token after the prompt; the cache is emptied."""
         known = readable(tokens, self.model.n_vocab)
         self.model.truncate(0)
         prefill(self.model, known[:n_prompt], PREFILL_SLICE, lambda fed: None)
@@ -61,7 +61,7 @@ class Forced:
 def agreement_along(
     a: Forced, b: Forced, tokens: Sequence[int], n_prompt: int, params: SamplingParams
 ) -> Agreement:
-    """Compare two models along `tokens`, the prompt's first `n_prompt` left out."""
+    """Compare two models along `tokens`, leaving out the `n_prompt` tokens of the prompt."""
     readers = [LogitsReader(side.model.name, params, side.masked) for side in (a, b)]
     found = Agreement()
     rows = zip(a.rows(tokens, n_prompt), b.rows(tokens, n_prompt), strict=True)
@@ -91,7 +91,7 @@ def total_variation(one: Distribution, other: Distribution) -> float:
 
 
 def _same_width(one: Row, other: Row) -> tuple[Row, Row]:
-    """Logits end where the vocabulary's padding does, which runtimes cut differently."""
+    """Cut both rows to one length: runtimes differ in how much vocabulary padding they keep."""
     width = max(len(one), len(other))
     first, second = (
         np.pad(row, (0, width - len(row)), constant_values=-np.inf) for row in (one, other)
@@ -110,15 +110,15 @@ def _kl(one: Row, other: Row, params: SamplingParams) -> float:
 
 
 def means(found: Sequence[Agreement]) -> dict[str, Any]:
-    """Over all positions of all texts; None where there are none.
+    """Means over all positions of all texts; None if there are none.
 
-    `kl` is the mean of its finite values, `kl_infinite` the number of the others.
+    `kl` is the mean of the finite values, `kl_infinite` the number of the others.
     """
     return _means([(i, one) for one in found for i in range(len(one.top1))])
 
 
 def binned(found: Mapping[str, Agreement], n_bins: int) -> list[dict[str, Any]]:
-    """The same by equal ranges of positions, `first` to `last`, counted from 1."""
+    """The same means by equal ranges of positions, `first` to `last`, counted from 1."""
     longest = max((len(one.top1) for one in found.values()), default=0)
     size = max(1, math.ceil(longest / n_bins))
     ranges = [range(start, min(start + size, longest)) for start in range(0, longest, size)]

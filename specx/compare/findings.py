@@ -1,4 +1,4 @@
-"""From the runs of two systems to the figures behind a verdict."""
+"""Figures behind a verdict, computed from the runs of two systems."""
 
 from __future__ import annotations
 
@@ -32,19 +32,19 @@ class Outcome:
 
     name: str
     plain: float
-    """Tokens per second, the median of the runs."""
+    """Median tokens per second of the runs."""
     speculative: float
     speedup: Speedup
     predicted: float
     acceptance: Acceptance
     costs: Costs
     tally: Tally
-    """Of all speculative runs."""
+    """The tally of all speculative runs."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Findings:
-    """Both systems' figures, and how they compare."""
+    """The figures of both systems, and their comparison."""
 
     gamma: int
     a: Outcome
@@ -61,7 +61,7 @@ def findings_of(found: Comparison) -> Findings:
     Raises
     ------
     UsageError
-        If nothing was drafted or no time passed, so that there is no speed-up.
+        If nothing was drafted or the clock did not advance, so no speed-up can be computed.
     """
     a, b = (_outcome(name, side) for name, side in zip(found.names, found.results, strict=True))
     plain_a, fast_a = _runs(found.results[0])
@@ -79,7 +79,7 @@ def findings_of(found: Comparison) -> Findings:
 
 
 def _runs(side: Results) -> tuple[list[Run], list[Run]]:
-    """The verifier's alone, and the speculative ones."""
+    """The runs of the verifier alone, and the speculative runs."""
     by_gamma = {arm.longest_draft: runs for arm, runs in side.runs.items()}
     return by_gamma[0], by_gamma[max(by_gamma)]
 
@@ -90,7 +90,7 @@ def _outcome(name: str, side: Results) -> Outcome:
     tally = merged([run.tally for run in fast])
     if not tally.tested:
         raise UsageError(
-            f"{name} drafted nothing in {len(fast)} runs; raise -n, or add --ignore-eos where "
+            f"{name} drafted nothing in {len(fast)} runs; raise -n, or add --ignore-eos if "
             "texts end at once"
         )
     measured = _ratio(fast, plain)  # refuses runs that wrote nothing, which have no costs either

@@ -1,4 +1,4 @@
-"""Names for two systems, made of what tells them apart."""
+"""Names for two systems, built from their differences."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SAME = ("the first", "the second")
 
 @dataclass(frozen=True, kw_only=True)
 class Traits:
-    """What a system was asked to be."""
+    """The settings that describe a system."""
 
     runtime: str
     draft_runtime: str
@@ -36,7 +36,7 @@ def differences(a: Traits, b: Traits) -> dict[str, tuple[object, object]]:
 
 
 def names_of(a: Traits, b: Traits) -> tuple[str, str]:
-    """A name each, made of what differs."""
+    """A name for each system, built from their differences."""
     differ = differences(a, b)
     first, second = (_name(side, differ) for side in (a, b))
     if not first:
@@ -57,14 +57,14 @@ def _name(side: Traits, differ: Mapping[str, object]) -> str:
 def _runtimes(side: Traits, differ: Mapping[str, object]) -> list[str]:
     verifier, drafter = map(_title, (side.runtime, side.draft_runtime))
     parts = [verifier] if "runtime" in differ else []
-    # Where both models of a side changed together, its one runtime says it all.
+    # If both models of a side changed together, naming its one runtime is enough.
     if not (parts and verifier == drafter) and differ.keys() & {"runtime", "draft_runtime"}:
         parts.append(f"drafter on {drafter}")
     return parts
 
 
 def _title(backend: str) -> str:
-    """What people call a backend's runtime."""
+    """The usual name of a backend's runtime."""
     return str(getattr(get_backend(backend), "title", backend))
 
 

@@ -1,4 +1,4 @@
-"""A comparison's file, read back: what its tables print is there and is of its type."""
+"""Reading of a comparison's file: checks that all its tables print is present and well typed."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def read_comparison(path: Path) -> dict[str, Any]:
     Raises
     ------
     UsageError
-        If it cannot be read or is none; the line names the field.
+        If it cannot be read or is not such a file; the message names the field.
     """
     record = read_json(path, "the comparison", REMEDY)
     if not isinstance(record, dict) or record.get("specx_compare") != FORMAT:

@@ -26,12 +26,12 @@ BINS = 4
 def comparison_record(
     found: Comparison, traits: tuple[Traits, Traits], provenance: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """What the JSON file holds; `found` must have a whole block.
+    """The contents of the JSON file; `found` must hold a whole block.
 
     Raises
     ------
     UsageError
-        If nothing was drafted, so that nothing can be said.
+        If nothing was drafted, so that there is nothing to compare.
     """
     findings = findings_of(found)
     agreement = {
@@ -62,7 +62,7 @@ def comparison_record(
 
 
 def _warnings(found: Comparison) -> list[dict[str, str]]:
-    """What both sides warn of is said once, what one side does with its name."""
+    """Merge the warnings: a shared one appears once, any other after the name of its side."""
     a, b = (side.warnings for side in found.results)
     shared = [warning for warning in a if warning in b]
     alone = [
@@ -81,7 +81,7 @@ def _side(results: Results) -> dict[str, Any]:
 
 
 def _rounds(findings: Findings) -> dict[str, dict[str, float]]:
-    """What a round costs and gives on each side, in tokens of plain decoding."""
+    """The cost and yield of a round on each side, in tokens of plain decoding."""
     return {
         key: {
             "tokens": side.acceptance.tokens,
@@ -93,7 +93,7 @@ def _rounds(findings: Findings) -> dict[str, dict[str, float]]:
 
 
 def _agreement(found: Mapping[str, Agreement]) -> dict[str, Any] | None:
-    """None where there was nothing to compare: both sides share the model."""
+    """The agreement of two models; None if both sides share the model."""
     if not found:
         return None
     return {
@@ -107,7 +107,7 @@ def _agreement(found: Mapping[str, Agreement]) -> dict[str, Any] | None:
 
 
 def _finite(value: float) -> float | None:
-    """JSON knows no infinity."""
+    """A JSON value: JSON has no infinity, so null stands for it."""
     return value if math.isfinite(value) else None
 
 

@@ -1,4 +1,4 @@
-"""A comparison as tables, for the terminal and for Markdown."""
+"""Tables of a comparison, for the terminal and for Markdown."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ TERMS = {
 
 
 def tables(record: Record) -> dict[str, Rows]:
-    """By heading: a header and its rows."""
+    """A header and its rows, by heading."""
     return {
         "Speed": _speeds(record),
         "Agreement along A's plain text": _agreements(record),
@@ -149,4 +149,4 @@ def _as_json(record: Record) -> str:
 
 
 FORMATS: dict[str, Callable[[Record], str]] = {".json": _as_json, ".md": as_markdown}
-"""By the ending of the file."""
+"""The formats by file name extension."""

@@ -1,4 +1,4 @@
-"""Runs one pair on two systems, in turns, on the same prompts and random streams."""
+"""Runs one pair on two systems in turns, on the same prompts and random streams."""
 
 from __future__ import annotations
 
@@ -25,21 +25,21 @@ __all__ = [
 ]
 
 FEW_WIDTHS = 9
-"""Up to this one every width is timed: the steps of a curve may lie anywhere."""
+"""Up to this width every one is timed, because the steps of a curve may lie anywhere."""
 
 
 @dataclass(frozen=True)
 class System:
-    """A loaded pair, and what its two arms are called."""
+    """A loaded pair, with its name and its two arms."""
 
     name: str
-    """What tells it from the other system, in words."""
+    """A name that distinguishes it from the other system."""
     pair: Pair
     speculative: Arm
 
     @property
     def arms(self) -> tuple[Arm, Arm]:
-        """The verifier alone, and with its drafter."""
+        """The arms: the verifier alone, and with its drafter."""
         return self.speculative.baseline(), self.speculative
 
     @property
@@ -51,23 +51,23 @@ class System:
 
 @dataclass
 class Comparison:
-    """What was measured: whole blocks only, one prompt and repetition under all four arms."""
+    """The measurements in whole blocks: one prompt and repetition under all four arms."""
 
     names: tuple[str, str]
     results: tuple[Results, Results]
-    """Of A and of B."""
+    """The results of A and of B."""
     verifiers: dict[str, Agreement] = field(default_factory=dict)
-    """By prompt, along A's plain text; empty where both systems share the loaded model."""
+    """Agreement by prompt, along A's plain text; empty if both systems share the loaded model."""
     drafters: dict[str, Agreement] = field(default_factory=dict)
 
     @property
     def n_blocks(self) -> int:
-        """Whole blocks."""
+        """The number of whole blocks."""
         return min((len(runs) for side in self.results for runs in side.runs.values()), default=0)
 
     @property
     def complete(self) -> bool:
-        """Whether all that was planned was run."""
+        """True if every planned run was made."""
         return all(side.complete for side in self.results)
 
 
@@ -80,20 +80,20 @@ def run_comparison(
 ) -> None:
     """Run each prompt and repetition under all four arms in turns, and add it to `found`.
 
-    Every block begins with another arm; only whole blocks are added. Passes are timed after each
-    run, so that a slow minute slows them as well.
+    Every block starts with a different arm; only whole blocks are added. Passes are timed after
+    each run, so that a slow minute slows them as well.
 
     Parameters
     ----------
     plan
-        Its arms are not looked at: each system brings its own two.
+        Its arms are ignored: each system has its own two.
     report
-        Called with the number of runs that are done, of four a block.
+        Called with the number of finished runs, of four per block.
 
     Raises
     ------
     VocabularyError
-        If the two systems read a prompt as different tokens.
+        If the two systems encode a prompt as different tokens.
     """
     require_same_tokens(systems, plan)
     _expect(systems, plan, found)
@@ -114,14 +114,14 @@ def run_comparison(
             report(len(arms) * turn + len(block))
         if repetition == 0:
             likeness.along(prompt.id, text, block[0][2].n_prompt, found)
-        with held():  # as in a sweep: a block is there for all arms or for none
+        with held():  # as in a sweep, a block is kept for all arms or for none
             for side, arm, run in block:
                 found.results[side].add(arm, run)
         _keep_profiles(systems, benches, found)
 
 
 def _expect(systems: tuple[System, System], plan: Plan, found: Comparison) -> None:
-    """Name the arms in `found`, and how many runs each is to have."""
+    """Enter the arms in `found`, with the number of runs planned for each."""
     for system, results in zip(systems, found.results, strict=True):
         results.planned = plan.runs_an_arm
         for arm in system.arms:
@@ -129,7 +129,7 @@ def _expect(systems: tuple[System, System], plan: Plan, found: Comparison) -> No
 
 
 def _benches(systems: tuple[System, System], plan: Plan, found: Comparison) -> list[Bench]:
-    """Each with a timer; a model that both systems share is timed for both at once."""
+    """The systems, each with a timer; a model that both share is timed once for both."""
     first, second = systems
     samples: tuple[Samples, Samples] = {}, {}
     for role, shared in (
@@ -159,18 +159,18 @@ def _keep_profiles(
 
 
 def curve_widths(gamma: int) -> list[int]:
-    """The widths to time for rounds of `gamma`."""
+    """The widths to time for rounds of `gamma` tokens."""
     wide = range(2 * FEW_WIDTHS - 2, gamma, FEW_WIDTHS - 1)
     return sorted({1, 2, *range(1, min(gamma + 1, FEW_WIDTHS) + 1), *wide, gamma + 1})
 
 
 def require_same_tokens(systems: Sequence[System], plan: Plan) -> None:
-    """Refuse systems between which a token is not the same thing.
+    """Refuse systems that do not share their tokens.
 
     Raises
     ------
     VocabularyError
-        If a prompt's ids differ, or an id that both have stands for different bytes.
+        If a prompt's ids differ, or an id in both vocabularies stands for different bytes.
     """
     first, second = systems
     one, other = (system.pair.verifier for system in systems)
@@ -187,8 +187,7 @@ def require_same_tokens(systems: Sequence[System], plan: Plan) -> None:
         require_equal_ids(one, other)
     except VocabularyError as error:
         raise VocabularyError(
-            f"{first.name} and {second.name} have different tokens, so that nothing can be "
-            f"compared: {error}"
+            f"{first.name} and {second.name} have different tokens and cannot be compared: {error}"
         ) from error
 
 
@@ -197,21 +196,21 @@ def _misread(a: str, b: str, prompt: str, ids: Sequence[int], theirs: Sequence[i
     place = next((i for i, (x, y) in enumerate(pairs) if x != y), min(len(ids), len(theirs)))
     shown = [list(side[place : place + 3]) for side in (ids, theirs)]
     return (
-        f"{a} and {b} read prompt {prompt} as different tokens (from place {place} on, "
-        f"{shown[0]} and {shown[1]}); compare files of one model, or add --raw if it is the chat "
-        "template that differs"
+        f"{a} and {b} encode prompt {prompt} as different tokens (from position {place} on, "
+        f"{shown[0]} and {shown[1]}); compare files of one model, or add --raw if only the chat "
+        "template differs"
     )
 
 
 @dataclass(frozen=True)
 class _Likeness:
-    """Which models of two systems are to be compared; None where both share one."""
+    """The models of two systems to compare, by role; None where both share one."""
 
     verifiers: tuple[Forced, Forced] | None
     drafters: tuple[Forced, Forced] | None
 
     def along(self, prompt: str, text: Sequence[int], n_prompt: int, found: Comparison) -> None:
-        """Compare them along one text."""
+        """Compare the models along one text."""
         params = next(iter(found.results[0].runs)).sampling
         for both, kept in ((self.verifiers, found.verifiers), (self.drafters, found.drafters)):
             if both is not None:
@@ -219,7 +218,7 @@ class _Likeness:
 
 
 def _likeness(systems: tuple[System, System]) -> _Likeness:
-    """Each model fed as it is in a round: verifiers a whole draft at a time, drafters a token."""
+    """The models, fed as in a round: verifiers a whole draft at a time, drafters one token."""
     a, b = systems
     verifiers, drafters = ((a.pair.verifier, b.pair.verifier), (a.drafter, b.drafter))
     width = a.speculative.longest_draft + 1

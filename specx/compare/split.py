@@ -1,4 +1,4 @@
-"""Splits the difference of two speed-ups into what acceptance and what cost brought about."""
+"""Splits the difference of two speed-ups into the parts due to acceptance and to cost."""
 
 from __future__ import annotations
 
@@ -24,28 +24,28 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Acceptance:
-    """What the algorithm got out of a draft."""
+    """The algorithm's side: how much of a draft is accepted."""
 
     by_position: tuple[float, ...]
-    """Acceptance rate at each position, of the tokens tested there."""
+    """Acceptance rate at each position, among the tokens tested there."""
     full: float = 0.0
     """Share of rounds that follow a full acceptance."""
 
     @property
     def tokens(self) -> float:
-        """Tokens a round."""
+        """Tokens per round."""
         return expected_tokens(self.by_position)
 
 
 @dataclass(frozen=True)
 class Costs:
-    """What the runtime, and the core on its machine, took for it; seconds."""
+    """The runtime's side: the time that it, and the core on its machine, took; seconds."""
 
     profile: Profile
     core: float = 0.0
     """A round."""
     core_plain: float = 0.0
-    """A token without speculation."""
+    """The core's seconds per token without speculation."""
     rollback: float = 0.0
     """A round."""
 
@@ -59,7 +59,7 @@ class Split:
     runtime: float
     """A's costs in place of B's, averaged over the acceptance of both."""
     rest: float
-    """Measured minus predicted: what the formula misses."""
+    """Measured minus predicted: the part that the formula misses."""
 
     @property
     def total(self) -> float:
@@ -67,18 +67,18 @@ class Split:
         return self.algorithm + self.runtime + self.rest
 
     def terms(self) -> dict[str, float]:
-        """By name, in nats."""
+        """The terms by name, in nats."""
         return {"algorithm": self.algorithm, "runtime": self.runtime, "rest": self.rest}
 
     def shares(self) -> dict[str, float]:
-        """Each term's part of the sum of their sizes; terms may pull against each other."""
+        """Each term's share of the sum of absolute values, as terms may have opposite signs."""
         sizes = {name: abs(value) for name, value in self.terms().items()}
         whole = sum(sizes.values())
         return {name: size / whole if whole else 0.0 for name, size in sizes.items()}
 
 
 def speedup(acceptance: Acceptance, costs: Costs, gamma: int) -> float:
-    """S(acceptance, costs): the speed-up that `predicted_speedup` gives to them."""
+    """S(acceptance, costs): the speed-up that `predicted_speedup` computes from them."""
     return predicted_speedup(
         costs.profile,
         gamma,
@@ -100,7 +100,7 @@ def split_difference(
     With S(acceptance, costs) and A, a for the two of side A: the algorithm's part is half of
     ln S(A,a) - ln S(B,a) + ln S(A,b) - ln S(B,b), the runtime's half of
     ln S(A,a) - ln S(A,b) + ln S(B,a) - ln S(B,b). They add up to ln S(A,a) - ln S(B,b) and do not
-    hang on which side is called A: the Shapley value of two players (Shapley 1953).
+    depend on which side is called A: the Shapley value of two players (Shapley 1953).
     """
     (accept_a, costs_a), (accept_b, costs_b) = a, b
     aa, ab = (math.log(speedup(accept_a, costs, gamma)) for costs in (costs_a, costs_b))
@@ -111,9 +111,9 @@ def split_difference(
 
 
 def round_parts(costs: Costs, gamma: int, full: float) -> dict[str, float]:
-    """What each part of a round costs, in units of one token of plain decoding.
+    """The cost of each part of a round, in units of one token of plain decoding.
 
-    The speed-up is tokens a round over their sum, so that all of the runtime's part is in them.
+    The speed-up is tokens per round over their sum, so they hold all of the runtime's part.
     """
     unit = costs.profile.verifier(1) + costs.core_plain
     drafter = costs.profile.drafter
@@ -127,13 +127,13 @@ def round_parts(costs: Costs, gamma: int, full: float) -> dict[str, float]:
 
 
 def acceptance_of(runs: Sequence[Run]) -> Acceptance:
-    """As measured in speculative runs; they must have had a round."""
+    """The acceptance measured in speculative runs, which must have had a round."""
     tally = merged([run.tally for run in runs])
     return Acceptance(tuple(tally.alpha_by_position), tally.after_full / tally.rounds)
 
 
 def costs_of(profile: Profile, runs: Sequence[Run], plain: Sequence[Run]) -> Costs:
-    """As measured in speculative and in plain runs, and by the cost curves."""
+    """The costs measured in speculative and plain runs, and by the cost curves."""
     tally, alone = (merged([run.tally for run in these]) for these in (runs, plain))
     return Costs(
         profile,

@@ -15,18 +15,18 @@ from specx.schedule.costs.curve import acceptance_needed
 __all__ = ["Verdict", "verdict"]
 
 SMALL = math.log(1.05)
-"""Nats; two measurements of the same thing differ by as much as a term below this."""
+"""In nats; a smaller term is within the noise between two measurements of the same thing."""
 EVEN = 1.02
 """Ratios this close to 1 count as 1."""
 OTHER_MODEL, NEARLY = 0.1, 0.02
-"""Mean total variation above which two verifiers are different models, and below which the same."""
+"""Mean total variation above which two verifiers count as different, and below which as equal."""
 REACHED = 0.95
 """No drafter reaches an acceptance rate above this."""
 
 Cause: TypeAlias = Literal["runtime", "algorithm", "both", "opposed", "neither", "unexplained"]
 
 PARTS = {
-    "pass": "a pass of {width} tokens costs {a} single ones on {A} and {b} on {B}",
+    "pass": "a pass of {width} tokens costs {a} single passes on {A} and {b} on {B}",
     "draft": "drafting {gamma} tokens costs {a} single passes on {A} and {b} on {B}",
     "core": "sampling and the rule take {a} single passes per round on {A} and {b} on {B}",
     "rollback": "discarding rejected tokens costs {a} single passes on {A} and {b} on {B}",
@@ -39,18 +39,18 @@ class Verdict:
 
     cause: Cause
     responsible: str
-    """The number behind it, on both sides; empty where nothing differs."""
+    """The figures behind the cause, on both sides; empty if nothing differs."""
     words: str
-    """A paragraph."""
+    """The verdict as a paragraph."""
 
 
 def verdict(found: Findings, verifiers: Mapping[str, Any] | None) -> Verdict:
-    """Say which side is faster, why, and what would have to change.
+    """State which side is faster, why, and what would have to change.
 
     Parameters
     ----------
     verifiers
-        Means of the verifiers' agreement; None where both sides share one.
+        Means of the verifiers' agreement; None if both sides share one verifier.
     """
     cause = _cause(found)
     responsible = _responsible(found, cause)
@@ -87,7 +87,7 @@ def _faster(found: Findings) -> str:
 
 
 def _compared(a: str, b: str, ratio: float, rate_a: float, rate_b: float) -> str:
-    """The faster first, with its tokens a second."""
+    """A comparison of two speeds, the faster first, in tokens per second."""
     if ratio < 1:
         a, b, ratio, rate_a, rate_b = b, a, 1 / ratio, rate_b, rate_a
     how = "as fast as" if ratio < EVEN else f"{_number(ratio)} times as fast as"
@@ -100,7 +100,7 @@ def _speedups(found: Findings) -> str:
         f"{side.speedup.low:.2f} to {side.speedup.high:.2f})"
         for side in (found.a, found.b)
     ]
-    return f"Speculation makes {shown[0]} and {shown[1]} as each is alone."
+    return f"Speculation makes {shown[0]} and {shown[1]} as each is without it."
 
 
 def _because(found: Findings, cause: Cause, responsible: str) -> str:
@@ -110,7 +110,7 @@ def _because(found: Findings, cause: Cause, responsible: str) -> str:
     if cause == "neither":
         return (
             f"Neither acceptance nor cost differs by a factor of {math.exp(SMALL):.2f} or more "
-            f"({parts}): both gain about the same."
+            f"({parts}): both sides gain about the same."
         )
     if cause == "unexplained":
         return (
@@ -123,12 +123,12 @@ def _because(found: Findings, cause: Cause, responsible: str) -> str:
 
 
 def _left_over(found: Findings) -> str:
-    """A rest that is smaller than the larger part, but not small."""
+    """A sentence about a remainder that is smaller than the larger part, but not small."""
     split = found.split
     larger = max(abs(split.algorithm), abs(split.runtime))
     if abs(split.rest) < max(SMALL, larger / 2):
         return ""
-    return f" A factor of {math.exp(split.rest):.2f} comes from neither."
+    return f" A factor of {math.exp(split.rest):.2f} is explained by neither."
 
 
 def _but(responsible: str) -> str:
@@ -159,7 +159,7 @@ def _source(cause: Cause, found: Findings) -> str:
 
 
 def _responsible(found: Findings, cause: Cause) -> str:
-    """The numbers of the parts that matter."""
+    """The figures of the parts that matter."""
     split, shown = found.split, []
     if cause in ("algorithm", "both", "opposed") or abs(split.algorithm) >= SMALL:
         shown.append(_accepting(found))
@@ -175,13 +175,13 @@ def _accepting(found: Findings) -> str:
         (side.acceptance.tokens, side.tally.alpha or 0.0) for side in (found.a, found.b)
     )
     return (
-        f"a round gives {a:.2f} tokens on {found.a.name} and {b:.2f} on {found.b.name} "
+        f"a round yields {a:.2f} tokens on {found.a.name} and {b:.2f} on {found.b.name} "
         f"(acceptance rate {rate_a:.2f} and {rate_b:.2f})"
     )
 
 
 def _costing(found: Findings) -> str:
-    """The part of a round that accounts for most of the difference in cost."""
+    """The figures of the part of a round that accounts for most of the difference in cost."""
     a, b = (_parts(side, found.gamma) for side in (found.a, found.b))
     sign = math.copysign(1, sum(a.values()) - sum(b.values()))
     most = max(a, key=lambda part: sign * (a[part] - b[part]))
@@ -224,44 +224,44 @@ def _same_model(verifiers: Mapping[str, Any] | None) -> str:
 
 
 def _gain(side: Outcome, gamma: int) -> str:
-    """Whether speculation pays on this side, and what would have to change if not."""
+    """A sentence: speculation pays off on this side, or what would have to change."""
     if side.speedup.value > EVEN:
         doubt = (
             f", though the {INTERVALS[side.speedup.interval]} includes 1"
             if side.speedup.low <= 1
             else ""
         )
-        return f"Speculation pays on {side.name}{doubt}."
+        return f"Speculation pays off on {side.name}{doubt}."
     if side.speedup.value >= 1 / EVEN:
         return f"It makes little difference on {side.name}: {_remedy(side, gamma)}."
-    return f"It does not pay on {side.name}: {_remedy(side, gamma)}."
+    return f"It does not pay off on {side.name}: {_remedy(side, gamma)}."
 
 
 def _remedy(side: Outcome, gamma: int) -> str:
-    # The measured speed-up shows how far the formula is off on this side.
+    # The measured speed-up shows how far off the formula is on this side.
     off = side.speedup.value / side.predicted
     shorter = {g: off * _shorter(side.acceptance, side.costs, gamma, g) for g in range(1, gamma)}
     best = max(shorter, key=lambda g: shorter[g], default=0)
     if best and shorter[best] > EVEN:
-        return f"by its costs, gamma {best} would give about {shorter[best]:.2f}x"
+        return f"judging by its costs, gamma {best} would give about {shorter[best]:.2f}x"
     needed = acceptance_needed(side.costs.profile, gamma)
     alpha = side.tally.alpha or 0.0
     if needed is not None and alpha < needed <= REACHED:
         return (
-            f"gamma {gamma} would pay from an acceptance rate of {needed:.2f} on, and it has "
+            f"gamma {gamma} needs an acceptance rate of {needed:.2f} to pay off, and it has "
             f"{alpha:.2f}: it needs a better or a cheaper drafter"
         )
     if needed is not None and needed <= alpha:
-        return "by its costs it should gain: something else takes time in the runs"
+        return "judging by its costs it should gain: something else takes time in the runs"
     return (
         f"a round of gamma {gamma} costs {sum(_parts(side, gamma).values()):.1f} single tokens, so "
-        "no realistic acceptance rate makes it pay: it needs a flatter cost curve (F16 on a "
+        "no realistic acceptance rate makes it pay off: it needs a flatter cost curve (F16 on a "
         "CPU), a smaller drafter or a smaller gamma"
     )
 
 
 def _shorter(acceptance: Acceptance, costs: Costs, gamma: int, shorter: int) -> float:
-    """The prediction for a smaller gamma: a shorter draft is more often accepted in full."""
+    """The predicted speed-up for a smaller gamma, whose drafts are more often accepted in full."""
     rates = acceptance.by_position[:shorter]
     full = math.prod(rates) if len(rates) == shorter else 0.0
     core = costs.core * (2 * shorter + 1) / (2 * gamma + 1)
@@ -270,5 +270,5 @@ def _shorter(acceptance: Acceptance, costs: Costs, gamma: int, shorter: int) -> 
 
 
 def _number(value: float) -> str:
-    """Two figures, but no exponent."""
+    """Format with two significant digits, but no exponent."""
     return f"{value:.0f}" if value >= 10 else f"{value:.2g}"

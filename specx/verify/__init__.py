@@ -1,8 +1,8 @@
 """The checks behind `specx verify`; each reports its finding, its margin and its error rate.
 
-`rules` needs no model: enumeration of the rule, chi-square of the sampler, and the distribution of
-the loop's texts over several rounds of a small table. `models` checks loaded ones: their caches,
-and the distribution of one round of the loop that `specx run` runs.
+`rules` needs no model: it enumerates the rule, tests the sampler by chi-square, and tests the
+distribution of the loop's texts over several rounds on a small table. `models` checks loaded
+models: their caches, and the distribution of one round of the loop behind `specx run`.
 """
 
 from specx.verify.bench import Bench

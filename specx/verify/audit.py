@@ -1,8 +1,8 @@
 """Floating-point differences of a loaded model: a batch against single rows, a used cache against
 a fresh one.
 
-Differences are the runtime's: its kernels add in another order for another number of rows. They are
-measured here, so that an exactness check refutes only what exceeds them.
+They come from the runtime, whose kernels add in an order that depends on the number of rows. They
+are measured here so that an exactness check refutes only what exceeds them.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Deviation:
     logits: NDArray[np.float64]
     """Largest absolute difference of a logit, shape (n,), in nats."""
     total_variation: NDArray[np.float64]
-    """Of the plain softmax at temperature 1, shape (n,)."""
+    """Total variation of the plain softmax at temperature 1, shape (n,)."""
 
     @property
     def largest(self) -> float:
@@ -35,7 +35,7 @@ class Deviation:
 
 
 def batch_deviation(model: LogitsBackend, tokens: Sequence[int], width: int) -> Deviation:
-    """Logits of `tokens` fed `width` at a time against one at a time.
+    """Compare the logits of `tokens` fed `width` at a time with those fed one at a time.
 
     The first token is fed alone in both; the model's cache is emptied before and after.
     """
@@ -48,7 +48,7 @@ def batch_deviation(model: LogitsBackend, tokens: Sequence[int], width: int) -> 
 def rollback_deviation(
     model: LogitsBackend, tokens: Sequence[int], wrong: Sequence[int], width: int
 ) -> Deviation:
-    """Logits after `wrong` tokens were fed and forgotten against a run that never saw them.
+    """Compare the logits after feeding and forgetting `wrong` with a run that never saw it.
 
     Both runs feed `tokens` in the same portions of `width`, so a sound cache on a deterministic
     runtime gives a deviation of 0.
@@ -62,7 +62,7 @@ def rollback_deviation(
 def _feed(
     model: LogitsBackend, tokens: Sequence[int], width: int, wrong: Sequence[int] = ()
 ) -> NDArray[np.float32]:
-    """Logits after each token; before each portion, feeds and forgets `wrong`."""
+    """Logits after each token; `wrong` is fed and forgotten before each portion."""
     model.truncate(0)
     rows = [model.forward(tokens[:1])]
     for start in range(1, len(tokens), width):
@@ -76,7 +76,7 @@ def _feed(
 
 
 def _compare(one: NDArray[np.float32], other: NDArray[np.float32]) -> Deviation:
-    """A logit that is -inf on both sides agrees."""
+    """Absolute differences; a logit that is -inf on both sides counts as equal."""
     equal = one == other
     apart = np.where(equal, 0.0, np.abs(np.where(equal, 0, one) - np.where(equal, 0, other)))
     return Deviation(

@@ -1,4 +1,4 @@
-"""The loop of `specx run` taken apart, so that a fault can be put into any part of it."""
+"""The loop of `specx run` in separate parts, so that a fault can be put into any of them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ __all__ = ["Bench"]
 
 @dataclass
 class Bench:
-    """A loop taken apart, each part as it is or with a fault put in.
+    """A loop in separate parts, each of them sound or faulty.
 
     Parameters
     ----------
@@ -46,7 +46,7 @@ class Bench:
     def rounds(
         self, prompt: Sequence[int], seed: int, trial: int, n_tokens: int
     ) -> Iterator[Round]:
-        """Run the loop on `prompt`, of which the models may hold a part."""
+        """Run the loop on `prompt`, a prefix of which the models may already hold."""
         tokenizer = self.verifier.tokenizer
         drafter = ModelDrafter(self.drafter, self.draft_reader, tokenizer.eog_ids)
         return speculate(
@@ -61,7 +61,7 @@ class Bench:
         )
 
     def rewind(self, n_past: int) -> None:
-        """Let both models hold `n_past` tokens."""
+        """Cut both models back to `n_past` tokens."""
         for model in (self.faulty_verifier, self.drafter):
             model.truncate(min(n_past, model.n_past))
 

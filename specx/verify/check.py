@@ -1,4 +1,4 @@
-"""The result of a check, and the words for that of a statistical one."""
+"""Results of checks, and their description for statistical ones."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from specx.verify.chisquare import POWER, ChiSquare
 __all__ = ["FALSE_POSITIVE", "Check", "Report", "statistical"]
 
 FALSE_POSITIVE = 1e-6
-"""Of each statistical check: a sound decoder fails one in a million runs of it."""
+"""False-positive rate of each statistical check: a sound decoder fails one run in a million."""
 
 Report: TypeAlias = Callable[[float], None]
-"""Is told the share of the work that is done."""
+"""Called with the share of the work that is done."""
 
 
 @dataclass(frozen=True)
@@ -26,13 +26,13 @@ class Check:
     subject: str
     holds: bool
     found: str
-    """By how much it holds or fails."""
+    """The margin by which it holds or fails."""
     means: str
-    """The conclusion from it, and its error rate."""
+    """The extent of the check, and its error rate."""
     figures: dict[str, Any] = field(default_factory=dict)
 
     def as_json(self) -> dict[str, Any]:
-        """JSON values; JSON has no infinite numbers, and null stands for them."""
+        """A record of JSON values, with null for infinite numbers."""
         return {key: _plain(value) for key, value in asdict(self).items()}
 
 
@@ -45,14 +45,14 @@ def _plain(value: Any) -> Any:
 
 
 def statistical(name: str, subject: str, found: ChiSquare, what: str) -> Check:
-    """The check that compared draws with a distribution."""
+    """The result of a check that compared draws with a distribution."""
     return Check(
         name=name,
         subject=subject,
         holds=found.holds,
         found=_found(found),
         means=(
-            f"{found.trials:,} {what}; sees a total variation of {found.visible:.3f} with "
+            f"{found.trials:,} {what}; detects a total variation of {found.visible:.3f} with "
             f"probability {POWER}, false alarms {found.false_positive:.0e}"
         ),
         figures=found.as_json(),
@@ -64,8 +64,8 @@ def _found(found: ChiSquare) -> str:
         return f"{found.excluded:,} of {found.trials:,} have probability 0"
     if found.rare > found.most_rare:
         return (
-            f"{found.rare:,} draws of rare outcomes, which expect {found.rare_expected:.2g} "
-            f"and at most {found.most_rare}"
+            f"{found.rare:,} draws of rare outcomes, where {found.rare_expected:.2g} are expected "
+            f"and at most {found.most_rare} allowed"
         )
     figures = (
         f"chi-square {found.statistic:.1f}, critical {found.critical:.1f} (df {found.degrees})"

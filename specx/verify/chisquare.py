@@ -20,26 +20,26 @@ POWER = 0.99
 class ChiSquare:
     """The outcome of one test.
 
-    Outcomes too rare to make a cell of their own share the last one, where they could hide; so
-    their number is tested by itself, and the false-positive rate is split between the two.
+    Outcomes too rare for a cell of their own share the last one, where an error could hide; so
+    their number is tested separately, and the false-positive rate is split between the two tests.
     """
 
     trials: int
     statistic: float
     degrees: int
-    """Of freedom: cells less one. 0 where a single outcome is all but certain."""
+    """Degrees of freedom: the number of cells minus one; 0 if one outcome is almost certain."""
     critical: float
     total_variation: float
-    """Between counts and distribution, over the cells; noise included."""
+    """Total variation between counts and distribution over the cells, including noise."""
     rare: int
-    """Draws of outcomes too rare for a cell."""
+    """The number of draws of outcomes too rare for a cell."""
     rare_expected: float
     most_rare: int
-    """As many of them are allowed."""
+    """The largest number of them that is allowed."""
     excluded: int
-    """Draws of probability 0; one refutes the distribution."""
+    """The number of draws of probability 0; a single one refutes the distribution."""
     false_positive: float
-    """Chance that a sound decoder is refuted."""
+    """The probability that a sound decoder is refuted."""
 
     @property
     def holds(self) -> bool:
@@ -55,7 +55,7 @@ class ChiSquare:
         return _visible(self.degrees, self.critical, self.trials)
 
     def as_json(self) -> dict[str, Any]:
-        """JSON values."""
+        """A record of JSON values."""
         return {**asdict(self), "visible": self.visible}
 
 
@@ -64,7 +64,8 @@ def chi_square(
 ) -> ChiSquare:
     """Test counts against the probabilities of `law`.
 
-    Outcomes are merged, by falling probability, to at most 64 cells that expect 5 draws or more.
+    Outcomes are merged by falling probability into at most 64 cells that each expect 5 draws or
+    more.
     """
     from scipy.stats import binom, chi2
 
@@ -95,7 +96,7 @@ def _total(numbers: Mapping[Any, Any], keys: Iterable[Any]) -> Any:
 
 
 def _cells(law: Mapping[Any, float], trials: int) -> tuple[list[list[Any]], list[Any]]:
-    """Outcomes of each cell, and those of them that expect too little for a cell even together."""
+    """The outcomes of each cell, and those too rare to make a cell even together."""
     cells: list[list[Any]] = []
     filling: list[Any] = []
     mass = 0.0
@@ -111,7 +112,7 @@ def _cells(law: Mapping[Any, float], trials: int) -> tuple[list[list[Any]], list
 
 
 def _visible(degrees: int, critical: float, trials: int) -> float:
-    """Total variation t whose noncentrality is at least trials * (2t)^2, by Cauchy-Schwarz."""
+    """The total variation t whose noncentrality is at least trials * (2t)^2, by Cauchy-Schwarz."""
     from scipy.optimize import brentq
     from scipy.stats import ncx2
 
@@ -122,7 +123,7 @@ def _visible(degrees: int, critical: float, trials: int) -> float:
 
 
 def _visible_rare(most: int, trials: int) -> float:
-    """Probability at which more than `most` of `trials` come with power .99."""
+    """The probability at which more than `most` of `trials` occur with power .99."""
     from scipy.stats import beta
 
     return float(beta.ppf(POWER, most + 1, trials - most)) if most < trials else 1.0

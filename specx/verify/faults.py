@@ -1,7 +1,7 @@
-"""Known faults of speculative decoders, put in on purpose: a check that misses one is no check.
+"""Known faults of speculative decoders, planted on purpose to prove that the checks find them.
 
-Each enters by a public seam: the rule, the reader of logits, the drafter, the random streams, or
-the model. Sources are public implementations and papers.
+Each is planted through a public interface: the rule, the reader of logits, the drafter, the random
+streams, or the model. They are taken from public implementations and papers.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ __all__ = ["FAULTS", "Fault"]
 
 
 class Fault:
-    """Changes one part of a decoder; here it changes nothing."""
+    """A change to one part of a decoder; the base class changes nothing."""
 
     name = "none"
     summary = "nothing is wrong"
     rules = tuple(RULES)
-    """The rules it can be put into."""
+    """The rules it can be planted in."""
 
     def rule(self, rule: type[Rule]) -> type[Rule]:
-        """The rule in use, or a faulty one in its place."""
+        """The rule in use, or a faulty replacement."""
         return rule
 
     def reader(self, reader: LogitsReader) -> LogitsReader:
@@ -47,12 +47,12 @@ class Fault:
         return streams
 
     def verifier(self, model: LogitsBackend) -> LogitsBackend:
-        """The verifying model."""
+        """The model that verifies."""
         return model
 
 
 class OtherResidual(Fault):
-    """A fault of the distribution that the token after a rejection is drawn from."""
+    """A fault in the distribution from which the token after a rejection is drawn."""
 
     def rule(self, rule: type[Rule]) -> type[Rule]:
         def after(judged: Rule, n: int) -> Distribution:
@@ -66,7 +66,7 @@ class OtherResidual(Fault):
         return faulty
 
     def left(self, target: Distribution, draft: Distribution, token: int, scale: Any) -> Any:
-        """The faulty distribution; `scale` is the sound residual's factor of `target`."""
+        """The faulty distribution; `scale` is the factor of `target` in the sound residual."""
         raise NotImplementedError
 
 
@@ -150,7 +150,7 @@ class GreedyDraft(Fault):
 
 
 class _CroppingDrafter(ModelDrafter):
-    """Crops its draft before the first token that `unwanted` names."""
+    """A drafter that crops its draft before the first token that `unwanted` selects."""
 
     def propose(
         self,
@@ -197,7 +197,7 @@ class CropBeforeEnd(Fault):
 
 class _WarmBonusReader(LogitsReader):
     def read(self, rows: NDArray[np.float32], position: int) -> list[Distribution]:
-        if len(rows) == 1:  # nothing was drafted: no bonus
+        if len(rows) == 1:  # nothing was drafted, so there is no bonus token
             return super().read(rows, position)
         warm = SamplingParams(temperature=2 * self.params.temperature, top_p=1)
         last = LogitsReader(self.model, warm, self.masked).read(rows[-1:], position)
@@ -264,7 +264,7 @@ class KeyedByPosition(Fault):
 
 
 class _Wrapped:
-    """A model that passes everything on to another."""
+    """A model that forwards everything to another."""
 
     def __init__(self, model: LogitsBackend) -> None:
         self.model = model
@@ -280,7 +280,7 @@ class _StaleCache(_Wrapped):
 
     def forward(self, tokens: Sequence[int], n_logits: int = 1) -> NDArray[np.float32]:
         start = self.model.n_past
-        # The entry that should have been forgotten is still there, and counts as the first token's.
+        # The entry that should have been forgotten remains and stands in for the first token's.
         stale = self._fed[start : start + 1] or list(tokens[:1])
         fed = [*stale, *tokens[1:]]
         self._fed[start:] = fed
@@ -329,4 +329,4 @@ FAULTS: dict[str, Fault] = {
         KeyedByPosition(),
     )
 }
-"""By name; `docs/exactness.md` says which check refutes which."""
+"""The faults by name; `docs/exactness.md` says which check refutes which."""

@@ -29,10 +29,10 @@ __all__ = [
 ]
 
 LAW_TOP_K = 8
-"""Tokens kept on both sides in the round whose distribution is enumerated."""
+"""Tokens kept by top-k for both models in the round whose distribution is enumerated."""
 WIDTH = LAW_GAMMA + 1
 ROUNDING = 0.1
-"""Mean total variation that no kernel's rounding reaches: more is another distribution."""
+"""No kernel's rounding reaches this mean total variation; more means a different distribution."""
 
 
 def check_models(
@@ -43,12 +43,12 @@ def check_models(
     Raises
     ------
     UsageError
-        If `prompt` is shorter than two passes, or one token over and over: a cache that keeps a
+        If `prompt` is shorter than two passes, or repeats a single token: a cache that keeps a
         wrong token could not be told from a sound one.
     """
     if len(prompt) <= WIDTH or len(set(prompt[1:])) < 2:
         raise UsageError(
-            f"the prompt has {len(prompt)} tokens, {len(set(prompt))} of them different; "
+            f"the prompt has {len(prompt)} tokens, {len(set(prompt))} of them distinct; "
             "give one of several words (-p)"
         )
     for role, model in (("verifier", bench.faulty_verifier), ("drafter", bench.drafter)):
@@ -59,7 +59,7 @@ def check_models(
 
 
 def compare_batches(role: str, name: str, deviation: Deviation) -> Check:
-    """A pass of several tokens against passes of one."""
+    """Check a pass of several tokens against passes of one."""
     worst = int(np.argmax(deviation.logits))
     mean = float(deviation.total_variation.mean())
     return Check(
@@ -72,7 +72,7 @@ def compare_batches(role: str, name: str, deviation: Deviation) -> Check:
         ),
         means=(
             "rounding of the runtime's kernels, reported; "
-            f"more than {ROUNDING} on average is no rounding, and refuted"
+            f"more than {ROUNDING} on average cannot be rounding and is refuted"
         ),
         figures={
             "logits": deviation.logits.tolist(),
@@ -82,7 +82,7 @@ def compare_batches(role: str, name: str, deviation: Deviation) -> Check:
 
 
 def audit_cache(role: str, model: LogitsBackend, prompt: list[int], allowed: float) -> Check:
-    """Logits after tokens were fed and forgotten against a run that never saw them."""
+    """Check the logits after feeding and forgetting tokens against a run that never saw them."""
     wrong = [token for token in prompt if token != prompt[1]][:WIDTH]  # the first portion's is [1]
     found = rollback_deviation(model, prompt, wrong, WIDTH).largest
     return Check(
@@ -92,7 +92,7 @@ def audit_cache(role: str, model: LogitsBackend, prompt: list[int], allowed: flo
         found=f"after rollback a logit differs by up to {found:.2g} (allowed {2 * allowed:.2g})",
         means=(
             f"{len(prompt)} positions, against a run that never saw the forgotten tokens; "
-            "allowed is twice the batch's deviation"
+            "twice the batch's deviation is allowed"
         ),
         figures={"largest": found, "allowed": 2 * allowed},
     )
@@ -118,7 +118,7 @@ def round_law(bench: Bench, prompt: list[int], trials: int, seed: int, report: R
 
 
 def enumerated_round(bench: Bench, prompt: list[int]) -> Law:
-    """Distribution of one round's tokens, over all drafts, in passes of the loop's own width."""
+    """The distribution of one round's tokens over all drafts, in passes as wide as the loop's."""
     base, length = len(prompt) - 1, len(prompt)
     law: Counter[tuple[int, ...]] = Counter()
     for tokens, draft, chance in _drafts(bench, prompt):
@@ -132,7 +132,7 @@ def enumerated_round(bench: Bench, prompt: list[int]) -> Law:
 
 
 def _return_to(model: LogitsBackend, n_past: int) -> None:
-    """Where rollback needs a checkpoint, the next return needs this one."""
+    """Cut `model` back to `n_past`, with a new checkpoint where rollback needs one next time."""
     model.truncate(n_past)
     model.checkpoint()
 
@@ -140,7 +140,7 @@ def _return_to(model: LogitsBackend, n_past: int) -> None:
 def _drafts(
     bench: Bench, prompt: list[int]
 ) -> Iterator[tuple[list[int], list[Distribution], float]]:
-    """All drafts with their distributions and probability; an end token closes a draft."""
+    """All drafts with their distributions and probability; an end token ends a draft."""
     ends = bench.verifier.tokenizer.eog_ids
     drafts: list[tuple[list[int], list[Distribution], float]] = [([], [], 1.0)]
     for _ in range(LAW_GAMMA):

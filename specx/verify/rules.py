@@ -23,7 +23,7 @@ from specx.verify.faults import Fault
 __all__ = ["LAW_GAMMA", "check_rule", "enumerate_rule", "loop_law", "sample_rule"]
 
 SIZES = tuple((v, g, again) for v in (2, 3, 4) for g in range(5) for again in range(8))
-"""Vocabulary, block and which of several random tables."""
+"""Vocabulary size, block size, and the number of the random table."""
 FLOAT_ERROR = 1e-12
 SAMPLER_DRAWS = 262_144
 SAMPLER_PORTION = 4096
@@ -34,7 +34,7 @@ LAW_GAMMA = 2
 
 
 def check_rule(rule: type[Rule], fault: Fault, seed: int, report: Report) -> Iterator[Check]:
-    """Enumeration, sampler and loop; `report` gets the share done."""
+    """Check the rule by enumeration, sampler and loop; `report` gets the share done."""
     faulty = fault.rule(rule)
     yield enumerate_rule(faulty, seed, lambda share: report(0.1 * share))
     yield sample_rule(faulty, seed, SAMPLER_DRAWS, lambda share: report(0.1 + 0.4 * share))
@@ -42,7 +42,7 @@ def check_rule(rule: type[Rule], fault: Fault, seed: int, report: Report) -> Ite
 
 
 def enumerate_rule(rule: type[Rule], seed: int, report: Report) -> Check:
-    """Every draft and outcome on small random tables, in fractions and in float64."""
+    """Enumerate every draft and outcome on small random tables, in fractions and in float64."""
     exact, floating = Fraction(0), 0.0
     for done, (vocab, g, again) in enumerate(SIZES, 1):
         rng = random.Random(f"{seed} {vocab} {g} {again}")
@@ -59,14 +59,14 @@ def enumerate_rule(rule: type[Rule], seed: int, report: Report) -> Check:
         found=f"error {float(exact):.2g} in fractions, {floating:.1e} in float64",
         means=(
             f"every draft and outcome on {len(SIZES)} random tables, vocabularies of 2-4, "
-            "blocks of 0-4; no chance in it"
+            "blocks of 0-4; deterministic"
         ),
         figures={"error": float(exact), "float_error": floating, "tables": len(SIZES)},
     )
 
 
 def _random_table(rng: random.Random, vocab: int) -> Table:
-    """Fractions that depend on the whole context; zeros are common, and may be left out."""
+    """Random fractions that depend on the whole context; zeros are common and may be left out."""
     rows: dict[tuple[int, ...], Distribution] = {}
 
     def table(context: tuple[int, ...]) -> Distribution:
@@ -95,7 +95,7 @@ def _as_floats(table: Table) -> Table:
 
 
 def sample_rule(rule: type[Rule], seed: int, draws: int, report: Report) -> Check:
-    """The first token as the sampler emits it: 8 tokens, two drafted opposite to the target."""
+    """Test the sampler's first token: a vocabulary of 8, two tokens drafted against the target."""
     rng = np.random.default_rng(seed)
     rising = np.arange(1.0, 9.0) / 36
     target, draft = Distribution(rising), Distribution(rising[::-1].copy())
@@ -113,7 +113,7 @@ def sample_rule(rule: type[Rule], seed: int, draws: int, report: Report) -> Chec
 
 
 def loop_law(rule: type[Rule], fault: Fault, seed: int, trials: int, report: Report) -> Check:
-    """Texts of the loop over several rounds, on a table of three tokens."""
+    """Test the loop's texts over several rounds on a table of three tokens."""
     toy = get_backend("toy")
     verifier, drafter = (
         toy.load(str(packaged(f"toy/{side}.toml")), LoadOptions())
@@ -136,7 +136,7 @@ def loop_law(rule: type[Rule], fault: Fault, seed: int, trials: int, report: Rep
 
 
 def _text_law(model: LogitsBackend, reader: LogitsReader, prompt: list[int]) -> Law:
-    """The exact distribution of a table's texts, computed from its own logits."""
+    """The exact distribution of a table's texts, computed from its logits."""
 
     def table(context: tuple[int, ...]) -> Distribution:
         model.truncate(0)
