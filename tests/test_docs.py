@@ -133,7 +133,7 @@ def test_ratios_on_a_busy_machine_are_of_one_repetition(tmp_path: Path) -> None:
     assert "| m.gguf, llamacpp | nothing | 7.5 | 20.0 | 3.00x (2.00 to 4.00) |" in table
     other = tmp_path / "other.json"
     other.write_text("{}")
-    with pytest.raises(SystemExit, match="no record of"):
+    with pytest.raises(SystemExit, match="is not a record of"):
         busy.read(other)
 
 
