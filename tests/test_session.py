@@ -26,9 +26,10 @@ from specx import (
 from specx.errors import BackendError, ContextError, UsageError
 from specx.runtime.backend import LogitsBackend, Rollback
 from specx.runtime.uncached import Uncached
+from specx.schedule import Fixed
 from specx.session.decoding import Round
 from specx.session.generation import Generation
-from specx_backends.toy import Toy, ToyTable
+from specx_backends.toy import CLOCK, Toy, ToyTable
 
 TABLE = ToyTable(tokens=("<s>", "a", "b"), rows={(): (0.0, 0.5, 0.5)}, bos="<s>")
 PLAIN = SamplingParams(temperature=1, top_p=1)
@@ -203,7 +204,8 @@ def test_a_draft_model_that_was_restarted_reads_the_next_text_whole() -> None:
     with Session(toys("native")) as fresh:
         expected = write(fresh, [0, 1, 2, 3] * 5, Settings(sampling=PLAIN, seed=1))
     assert (result.tokens, result.alpha) == (expected.tokens, expected.alpha)
-    assert drafter.n_past <= 20 + len(result.tokens)
+    assert pair.drafter is not None
+    assert pair.drafter.n_past > 20  # not only what follows the restart
 
 
 def test_a_lookup_forgets_a_text_that_is_not_continued() -> None:
@@ -215,6 +217,37 @@ def test_a_lookup_forgets_a_text_that_is_not_continued() -> None:
     assert (one.tokens, one.tally.proposed) == (other.tokens, other.tally.proposed)
 
 
+def test_a_draft_model_is_emptied_of_what_an_earlier_session_left() -> None:
+    pair, text = toys("native"), [0, 1, 2, 3, 0, 1, 2]
+    with Session(pair) as earlier:
+        write(earlier, [3, 3, 3, 3, 3, 3, 3], Settings(sampling=PLAIN, seed=1))
+    session = Session(pair)
+    write(session, text, Settings(sampling=PLAIN, seed=2, draft=("lookup",)))
+    write(session, text, Settings(sampling=PLAIN, seed=3, draft=("model",)))
+    assert isinstance(pair.drafter, Toy)
+    assert pair.drafter._past[: len(text)] == text
+
+
+def test_each_text_is_drafted_under_its_own_settings() -> None:
+    session = Session(toys("native"))
+    for sampling, most in ((PLAIN, 4), (SamplingParams(temperature=0), 1), (PLAIN, 4)):
+        stop = Stop(session.pair.verifier.tokenizer, 20)
+        rounds = list(session.rounds([0], Settings(sampling=sampling, gamma=3), stop))
+        drafts = [row for done in rounds for row in done.draft.distributions]
+        assert max(len(row.probs) for row in drafts) == most
+
+
+def test_only_a_drawn_seed_lets_costs_be_learned_from_the_clock() -> None:
+    session = Session(toys("native"), defaults=Settings(sampling=PLAIN, gamma="auto"))
+    session.generate([0], max_tokens=5, seed=1)
+    assert set(session._autos) == {False}
+    session.generate([0], max_tokens=5)
+    assert {live: auto.costs.live for live, auto in session._autos.items()} == {
+        False: False,
+        True: True,
+    }
+
+
 def test_what_auto_learned_stays() -> None:
     session = Session(toys("native"))
     chosen = Settings(sampling=PLAIN, gamma="auto", seed=1)
@@ -222,6 +255,41 @@ def test_what_auto_learned_stays() -> None:
     learned = session._autos[False]
     write(session, [1], chosen, n=10)
     assert session._autos[False] is learned
+
+
+def test_the_callers_time_is_not_the_generations() -> None:
+    session, seconds = Session(toys("native")), []
+    for pause in (0.0, 100.0):
+        stop = Stop(session.pair.verifier.tokenizer, 12)
+        rounds = session.rounds([0], Settings(sampling=PLAIN, gamma=2), stop)
+        for _ in rounds:
+            CLOCK.advance(pause)
+        seconds.append(rounds.result.tally.total)
+    assert 0 < seconds[0] == pytest.approx(seconds[1])
+
+
+def test_an_observers_time_is_counted_and_told() -> None:
+    class Slow(Observer):
+        def round(self, done: Round) -> None:
+            CLOCK.advance(100)
+
+    session = Session(toys("native"))
+    result = write(session, [0], Settings(sampling=PLAIN), observers=[Slow()])
+    assert result.observed_s == pytest.approx(100 * result.rounds)
+    assert result.tally.total > result.observed_s
+
+
+def test_a_schedule_is_told_where_each_text_begins() -> None:
+    begun: list[int] = []
+
+    class Noting(Fixed):
+        def begin(self) -> None:
+            begun.append(1)
+
+    session = Session(toys("native"))
+    for _ in range(3):
+        write(session, [0], Settings(sampling=PLAIN), schedule=lambda chosen: Noting(2))
+    assert len(begun) == 3
 
 
 # A generation that is left
@@ -272,9 +340,16 @@ def test_an_error_in_any_phase_leaves_the_session_right(
 
 
 class Interrupted(Toy):
-    """Ctrl-C strikes within a call, after the tokens were taken in."""
+    """Ctrl-C strikes within a call, after the tokens were taken in, or before any are forgotten."""
 
-    strikes = 0
+    strikes = truncate_strikes = 0
+
+    def truncate(self, n_past: int) -> None:
+        if n_past < self.n_past:
+            self.truncate_strikes -= 1
+            if self.truncate_strikes == 0:
+                raise KeyboardInterrupt
+        super().truncate(n_past)
 
     def forward(self, tokens: Sequence[int], n_logits: int = 1) -> Any:
         rows = super().forward(tokens, n_logits)
@@ -297,6 +372,39 @@ def test_ctrl_c_within_a_pass_leaves_the_session_right(strike: int, side: str) -
     expected = write(Session(toys("native")), tokens, chosen)
     found = write(session, tokens, chosen)
     assert (found.tokens, found.alpha) == (expected.tokens, expected.alpha)
+
+
+@pytest.mark.parametrize("strike", range(1, 6))
+@pytest.mark.parametrize("side", ["verifier", "drafter"])
+def test_ctrl_c_before_rejected_tokens_are_forgotten(strike: int, side: str) -> None:
+    """The text has grown by then, and the caches hold other tokens in those places."""
+    pair = Pair(Interrupted(table(1)), Interrupted(table(2)))
+    getattr(pair, side).truncate_strikes = strike
+    session, chosen = Session(pair), Settings(sampling=PLAIN, seed=3, gamma=3)
+    stop = Stop(pair.verifier.tokenizer, 40, ignore_eos=True)
+    rounds = session.rounds([0, 1, 2, 3], chosen, stop)
+    with pytest.raises(KeyboardInterrupt):
+        list(rounds)
+    tokens = [*rounds.generation.tokens, 1]
+    expected, found = write(Session(toys("native")), tokens, chosen), write(session, tokens, chosen)
+    assert (found.tokens, found.tally.lengths) == (expected.tokens, expected.tally.lengths)
+
+
+def test_every_observer_sees_the_end_also_after_one_that_fails_there() -> None:
+    failing, other = Failing("end", OSError("full")), Failing("never", OSError())
+    with pytest.raises(OSError, match="full"):
+        write(Session(toys("native")), [0], Settings(), observers=[failing, other])
+    assert other.ended == 1
+
+
+def test_a_generation_ends_once() -> None:
+    session, seen = Session(toys("native")), Failing("never", OSError())
+    stop = Stop(session.pair.verifier.tokenizer, 50)
+    rounds = session.rounds([0], Settings(sampling=PLAIN), stop, [seen])
+    next(rounds)
+    rounds.generation.finish("failed")  # as when the runtime is about to end the process
+    rounds.close()
+    assert (seen.ended, rounds.result.stop_reason) == (1, "failed")
 
 
 def test_a_generation_that_was_left_says_so() -> None:
