@@ -120,7 +120,7 @@ def test_a_difference_in_acceptance_alone_is_the_algorithms() -> None:
     assert abs(found.split.rest) < 0.02
     assert found.a.tally.alpha == pytest.approx(a.alpha, abs=0.02)
     assert told.cause == "algorithm"
-    assert told.responsible.startswith("a round gives 4.")
+    assert told.responsible.startswith("a round yields 4.")
     assert "tokens on left and 1." in told.responsible
     assert "because of the algorithm (acceptance), not the runtime" in told.words
 
@@ -151,7 +151,7 @@ def test_both_are_told_apart_where_both_differ() -> None:
     assert told.cause == "both"
     assert "because of both acceptance and cost" in told.words
     assert "a pass of 5 tokens" in told.responsible
-    assert "a round gives" in told.responsible
+    assert "a round yields" in told.responsible
 
 
 def test_what_pulls_both_ways_is_said() -> None:
@@ -177,7 +177,7 @@ def test_the_same_system_twice_differs_in_nothing() -> None:
     assert told.cause == "neither"
     assert told.responsible == ""
     assert "left is as fast as right" in told.words
-    assert "both gain about the same" in told.words
+    assert "both sides gain about the same" in told.words
     assert "The verifiers agree" in told.words
 
 

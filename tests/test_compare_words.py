@@ -106,7 +106,7 @@ def test_a_rest_above_both_parts_says_that_the_split_explains_little() -> None:
 
 def test_a_rest_that_is_a_good_part_is_named() -> None:
     a, b = outcome("left", 0.8, FLAT), outcome("right", 0.8, STEEP)
-    assert "comes from neither" not in told(a, b)
+    assert "explained by neither" not in told(a, b)
     off = math.exp(0.7 * abs(findings(a, b).split.runtime))
     found = verdict(findings(replace(a, speedup=even(a.predicted * off)), b), None)
     assert found.cause == "runtime"
