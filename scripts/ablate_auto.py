@@ -1,6 +1,6 @@
 """The value of each part of `--gamma auto`: the time without it over the time with it.
 
-    scripts/ablate_auto.py           # all (minutes); writes docs/benchmarks/auto-parts.json
+    scripts/ablate_auto.py           # all (minutes); writes docs/benchmarks/parts-of-auto.json
     scripts/ablate_auto.py margin    # only this part, printed
 
 Every world is in virtual time, and fixed in advance: which drafted tokens would stay, their margins
@@ -54,7 +54,7 @@ from specx.schedule.costs.live import Costs as LiveCosts  # noqa: E402
 from specx.schedule.margin import Margin  # noqa: E402
 from specx.schedule.worth import Trial, worth_more  # noqa: E402
 
-RECORD = ROOT / "docs" / "benchmarks" / "auto-parts.json"
+RECORD = ROOT / "docs" / "benchmarks" / "parts-of-auto.json"
 GAMMAS = (0, 1, 2, 3, 4, 6, 8, 12, 16)
 NOISE = 0.08
 """Standard deviation of the logarithm of a pass's time."""

@@ -281,7 +281,7 @@ def auto_part(name: str, words: str) -> str:
 
 def ablation_table() -> str:
     """What each part of `--gamma auto` is worth."""
-    record = json.loads((RECORDS / "auto-parts.json").read_text(encoding="utf-8"))
+    record = json.loads((RECORDS / "parts-of-auto.json").read_text(encoding="utf-8"))
     groups = list(record["best_fixed"])
 
     def row(name: str, found: Record) -> Row:
