@@ -57,7 +57,11 @@ PROMPTS = ('{"id": "a", "kind": "k|1", "prompt": "one"}', '{"prompt": "one two",
 
 @pytest.mark.parametrize(
     "path",
-    [p for p in sorted(DOCS.glob("*.json")) if not p.name.startswith(("auto", "busy", "parts", "peers"))],
+    [
+        p
+        for p in sorted(DOCS.glob("*.json"))
+        if not p.name.startswith(("auto", "busy", "parts", "peers"))
+    ],
 )
 def test_every_committed_record_is_read(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     if path.name.startswith("compare"):
