@@ -761,7 +761,7 @@ def test_a_curve_is_drawn_and_explained(pair: list[str], capsys: Output) -> None
     for words in (
         "verifier: toy:v.toml, after 256 tokens", "drafter: toy:d.toml, after 256 tokens",
         "in units of one", "█", "Speculation pays off from an acceptance rate of",
-        "At acceptance rate 0.9 the best gamma is 4",
+        "At an acceptance rate of 0.9 the best gamma is 4",
     ):  # fmt: skip
         assert words in out
 
