@@ -21,6 +21,7 @@ from specx.session.generation import Generation, Observer
 from specx.session.loading import DEMO_GAMMA
 from specx.session.pair import Pair
 from specx.session.result import Result
+from specx.session.settings import Settings
 
 __all__ = ["DRAFTING", "DRAWING", "Chosen", "DraftOptions", "DrawOptions", "check_profile"]
 
@@ -205,10 +206,12 @@ class Chosen(Observer):
         self._trace = None if path is None else OutputFile(path, "--gamma-trace")
         self._steps: list[Step] = []
 
-    def costs(self, pair: Pair) -> Costs:
-        """The costs that auto uses."""
+    def costs(self, pair: Pair, settings: Settings) -> Costs | None:
+        """The costs that auto uses; None where nothing asks. A profile is read either way."""
         path = self._options.profile
         profile = None if path is None else check_profile(read_profile(path), path, pair)
+        if settings.gamma != "auto":
+            return None
         return pair.costs(profile, live=self._options.live)
 
     def schedule(self, schedule: Schedule) -> Schedule:

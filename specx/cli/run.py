@@ -235,7 +235,9 @@ class _Run:
                     "the prompt is empty and the model has no token to begin a text with; "
                     "write a prompt (-p 'Once upon a time')"
                 )
-            session = stack.enter_context(Session(pair, costs=self.chosen.costs(pair)))
+            session = stack.enter_context(
+                Session(pair, costs=self.chosen.costs(pair, self.settings))
+            )
             result = self._generate(session, tokens, tracing)
         return interrupts.exit_code() if result.stop_reason == "interrupted" else 0
 
