@@ -794,7 +794,7 @@ def test_a_full_disk_does_not_cost_a_curve(
         (["--gamma", "8-2"], ["--gamma 8-2"]),
         (["--gamma", ""], ["--gamma"]),
         (["--gamma", "4,often"], ["--gamma 4,often is not a list", "0,4,auto"]),
-        (["--draft", "lokup"], ["--draft lokup: unknown 'lokup'; known: model, lookup"]),
+        (["--draft", "lokup"], ["--draft lokup: unknown 'lokup'; known: lookup, model"]),
         (["--draft", "model+lookup"], ["--draft model+lookup chooses", "--gamma 2,4,8,auto"]),
         (["--draft", "lookup"], ["d.toml is not used by --draft lookup", "--draft model,lookup"]),
         (["--draft-temp", "-1"], ["the drafter's temperature is -1"]),

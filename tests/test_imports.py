@@ -15,7 +15,7 @@ BACKENDS = ROOT / "backends" / "specx_backends"
 FLOORS = [
     floor.split()
     for floor in (
-        "errors interrupts",
+        "closing errors interrupts",
         "core",
         "runtime",
         "codec output shipped",

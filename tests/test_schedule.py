@@ -373,7 +373,7 @@ def test_what_is_no_trace_is_named(tmp_path: Path, text: str, words: str) -> Non
 def test_settings_say_what_is_wrong_with_drafters() -> None:
     with pytest.raises(UsageError, match="a fixed gamma takes one drafter"):
         Settings(draft=("model", "lookup"), gamma=3)
-    with pytest.raises(UsageError, match="draft is 'guess'; give model or lookup"):
+    with pytest.raises(UsageError, match="draft is 'guess'; give lookup or model"):
         Settings(draft=("guess",))
     with pytest.raises(UsageError, match="drafting with a model needs one"):
         Session(Pair(toy(1))).drafters(Settings(draft=("model",)))

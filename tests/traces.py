@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from specx import Observer, Pair, Result, SamplingParams, Session, Settings, Stop
-from specx.records.trace import TraceWriter, header_for, summary_of
-from specx.session.decoding import Round
-from specx.session.generation import Generation
+from specx import Pair, Result, SamplingParams, Session, Settings, Stop
+from specx.records.trace import GenerationTrace, TraceWriter
 from specx_backends.toy import Toy, ToyTable
 
 NASTY = (
@@ -61,27 +58,10 @@ def traced(
     labels: Mapping[str, Any] | None = None,
 ) -> Result:
     """A generation of a new session, written to `trace`."""
-    tracing = Tracing(trace, prompt, labels or {})
+    tracing = GenerationTrace(trace, prompt, labels=labels)
     with Session(pair) as session:
         stop = Stop(pair.verifier.tokenizer, n)
         rounds = session.rounds(tokens, settings, stop, [tracing], keep_logits=True)
         for _ in rounds:
             pass
     return rounds.result
-
-
-@dataclass
-class Tracing(Observer):
-    trace: TraceWriter
-    prompt: str
-    labels: Mapping[str, Any]
-
-    def begin(self, generation: Generation) -> None:
-        header = header_for(generation, self.prompt, labels=self.labels)
-        self.trace.begin(header, generation.pair.verifier.tokenizer)
-
-    def round(self, done: Round) -> None:
-        self.trace.round(done)
-
-    def end(self, result: Result) -> None:
-        self.trace.end(summary_of(result))

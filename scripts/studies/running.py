@@ -15,10 +15,9 @@ from specx.bench.suites import Prompt
 from specx.core.sampling import SamplingParams
 from specx.errors import UsageError
 from specx.interrupts import held
-from specx.records.trace import NoGeneration, Trace, TraceWriter, header_for, read_trace, summary_of
+from specx.records.trace import GenerationTrace, NoGeneration, Trace, TraceWriter, read_trace
 from specx.session.chat import ChatOptions
-from specx.session.decoding import Round, Stop
-from specx.session.generation import Generation, Observer
+from specx.session.decoding import Stop
 from specx.session.pair import Pair
 from specx.session.result import Result
 from specx.session.session import Session
@@ -170,32 +169,19 @@ def _run(plan: Plan, pair: Pair, prompt: Prompt, provenance: Mapping[str, Any]) 
         with held():  # otherwise Ctrl-C could leave a file without a header
             trace = stack.enter_context(TraceWriter(plan.file(prompt)))
         session = stack.enter_context(Session(pair))
-        tracing = _Tracing(trace, prompt.text, plan.labels(prompt), provenance)
+        labels = plan.labels(prompt)
+        tracing = _Tracing(trace, prompt.text, labels=labels, provenance=provenance)
         rounds = session.rounds(tokens, plan.settings(prompt), stop, [tracing], keep_logits=True)
         for _ in rounds:
             pass
 
 
-@dataclass
-class _Tracing(Observer):
-    """Writes the trace of a whole run; one that is broken off keeps no summary."""
-
-    trace: TraceWriter
-    prompt: str
-    labels: Mapping[str, Any]
-    provenance: Mapping[str, Any]
-
-    def begin(self, generation: Generation) -> None:
-        header = header_for(generation, self.prompt, labels=self.labels, provenance=self.provenance)
-        with held():
-            self.trace.begin(header, generation.pair.verifier.tokenizer)
-
-    def round(self, done: Round) -> None:
-        self.trace.round(done)
+class _Tracing(GenerationTrace):
+    """Writes a trace; a run that is broken off gets no summary."""
 
     def end(self, result: Result) -> None:
-        if result.stop_reason not in ("interrupted", "failed"):
-            self.trace.end(summary_of(result, trace_s=self.trace.seconds))
+        if result.complete:
+            super().end(result)
 
 
 def traces_of(plan: Plan) -> Iterator[Trace]:

@@ -204,8 +204,7 @@ class Bench:
             )
             for _ in rounds:
                 pass
-        result = rounds.result
-        result.tally.total -= result.observed_s
+        result = rounds.result.unobserved()
         self.text, self._last = rounds.generation.tokens, (result.n_prompt, pair.models)
         return Run(
             prompt=prompt.id,

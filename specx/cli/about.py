@@ -21,11 +21,11 @@ def print_version(context: click.Context, _: click.Parameter, wanted: bool) -> N
     """Print the versions of the installed packages, and exit; imports no runtime."""
     if not wanted or context.resilient_parsing:
         return
-    from importlib.metadata import entry_points
+    from specx.runtime.plugins import registered
 
     click.echo(f"specx {_version('specx')}, python {platform.python_version()}")
-    for entry in sorted(entry_points(group="specx.backends"), key=lambda entry: entry.name):
-        click.echo(f"{entry.name}: {_packages(entry)}")
+    for name, entry in registered("specx.backends").items():
+        click.echo(f"{name}: {_packages(entry)}")
     context.exit()
 
 

@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from copy import copy
-from dataclasses import replace
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import click
 
-from specx import Observer, Result
+from specx import Result
 from specx.bench import Arm, Plan, Watch
 from specx.bench.render import label_of
 from specx.bench.suites import Prompt
 from specx.cli.files import OutputPath
-from specx.records.trace import BenchSummary, TraceWriter, header_for, summary_of
-from specx.session.decoding import Round
-from specx.session.generation import Generation
+from specx.closing import Closing
+from specx.records.trace import BenchSummary, GenerationTrace, TraceWriter, summary_of
 
 __all__ = ["BENCH_TRACE", "BenchTracing"]
 
@@ -32,7 +28,7 @@ BENCH_TRACE = click.option(
 )
 
 
-class BenchTracing:
+class BenchTracing(Closing):
     """Writes a sweep's runs if a trace was requested; opens the file before models are loaded.
 
     Attributes
@@ -54,7 +50,7 @@ class BenchTracing:
         if writer is None:
             return None
         return lambda arm, repetition, prompt: _Run(
-            writer, prompt.text, self._header_parts(arm, repetition, prompt)
+            writer, prompt.text, **self._header_parts(arm, repetition, prompt)
         )
 
     def _header_parts(self, arm: Arm, repetition: int, prompt: Prompt) -> dict[str, Any]:
@@ -89,35 +85,15 @@ class BenchTracing:
         kept = ("n", "planned", "complete", "profiles", "warnings")
         self._writer.end_bench(BenchSummary(arms=arms, **{key: record[key] for key in kept}))
 
-    def __enter__(self) -> BenchTracing:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def close(self) -> None:
+        """Close the file."""
         if self._writer is not None:
             self._writer.close()
 
 
-class _Run(Observer):
-    """Writes one run of a sweep."""
-
-    def __init__(self, writer: TraceWriter, prompt: str, parts: Mapping[str, Any]) -> None:
-        self._writer, self._prompt, self._parts = writer, prompt, parts
-
-    def begin(self, generation: Generation) -> None:
-        header = header_for(generation, self._prompt, **self._parts)
-        self._writer.begin(header, generation.pair.verifier.tokenizer)
-
-    def round(self, done: Round) -> None:
-        self._writer.round(done)
+class _Run(GenerationTrace):
+    """Writes one run of a sweep; one that is broken off gets no summary."""
 
     def end(self, result: Result) -> None:
-        """Write the summary of a complete run, excluding the time that tracing took."""
-        if result.stop_reason not in ("interrupted", "failed"):
-            tally = copy(result.tally)
-            tally.total -= result.observed_s
-            self._writer.end(summary_of(replace(result, tally=tally)))
+        if result.complete:
+            self._writer.end(summary_of(result.unobserved()))

@@ -30,11 +30,11 @@ from specx.cli.prompt import from_argument, from_file, from_input
 from specx.cli.show import Printing
 from specx.cli.streams import is_terminal
 from specx.cli.tracing import TRACE, Described, Tracing
+from specx.core.logits import ENTROPY_STEPS
 from specx.core.sampling import SAMPLING_ORDER
 from specx.core.streams import draw_seed
 from specx.errors import UsageError
 from specx.interrupts import held
-from specx.records.trace.uncertainty import ENTROPY_STEPS
 from specx.runtime.backend import Tokenizer
 from specx.runtime.fatal import last_words
 from specx.runtime.prefill import PREFILL_SLICE

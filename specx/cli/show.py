@@ -13,9 +13,8 @@ import click
 
 from specx.cli.streams import is_terminal
 from specx.codec import to_json
-from specx.core.logits import entropy
+from specx.core.logits import ENTROPY_STEPS, entropy, entropy_level
 from specx.core.sampling import Distribution
-from specx.records.trace.uncertainty import ENTROPY_STEPS, entropy_level
 from specx.session.decoding import Round
 from specx.session.generation import Generation, Observer
 from specx.session.result import Result

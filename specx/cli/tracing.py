@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -16,10 +16,12 @@ from specx.cli.files import OutputPath
 from specx.cli.progress import Progress
 from specx.errors import UsageError
 from specx.interrupts import held
-from specx.records.trace import TraceWriter, header_for, summary_of
 from specx.runtime.machine import provenance
 from specx.session.decoding import Round
 from specx.session.generation import Generation
+
+if TYPE_CHECKING:
+    from specx.records.trace import GenerationTrace, TraceWriter
 
 __all__ = ["TRACE", "Described", "Tracing"]
 
@@ -47,10 +49,14 @@ class Tracing(Observer):
     """Writes a run's trace if one was requested; opens the file before models are loaded."""
 
     def __init__(self, path: Path | None, progress: Progress) -> None:
-        self._writer = None if path is None else TraceWriter(path)
+        self._writer: TraceWriter | None = None
+        if path is not None:
+            from specx.records.trace import TraceWriter  # only a trace need wait for its types
+
+            self._writer = TraceWriter(path)
         self._progress = progress
         self._describe: Callable[[Generation], Described] | None = None
-        self._begun = False
+        self._trace: GenerationTrace | None = None
         self._failure: UsageError | None = None
 
     @property
@@ -67,32 +73,32 @@ class Tracing(Observer):
         """Write the header, before anything runs."""
         if self._writer is None or self._describe is None:
             return
+        from specx.records.trace import GenerationTrace
+
         described = self._describe(generation)
-        header = header_for(
-            generation,
+        trace = GenerationTrace(
+            self._writer,
             described.prompt,
             shown=described.shown,
             provenance=_provenance(generation.pair, described.backends, self._progress),
         )
         with held():
-            self._writer.begin(header, generation.pair.verifier.tokenizer)
-            self._begun = True
+            trace.begin(generation)
+            self._trace = trace
 
     def round(self, done: Round) -> None:
         """Write one round; if that fails, the run continues, and the error is raised at its end."""
-        if self._writer is None or self._failure is not None:
-            return
-        try:
-            self._writer.round(done)
-        except UsageError as error:
-            self._failure = error
+        self._try(lambda trace: trace.round(done))
 
     def end(self, result: Result) -> None:
         """Write the summary, if the generation began."""
-        if self._writer is None or not self._begun or self._failure is not None:
+        self._try(lambda trace: trace.end(result))
+
+    def _try(self, write: Callable[[GenerationTrace], None]) -> None:
+        if self._trace is None or self._failure is not None:
             return
         try:
-            self._writer.end(summary_of(result, trace_s=self._writer.seconds))
+            write(self._trace)
         except UsageError as error:
             self._failure = error
 

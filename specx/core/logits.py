@@ -15,6 +15,11 @@ LEAST = 1e-25
 """What a vocabulary of masked tokens at `FLOOR` could add to an entropy of 0 lies below this."""
 
 
+ENTROPY_STEPS = (0.5, 1.5, 3.0)
+"""In nats at temperature 1, where shading begins and deepens: as unsure as between 1.6, 4.5 and 20
+equally likely tokens."""
+
+
 def log_softmax(logits: NDArray[np.float32], temperature: float = 1.0) -> NDArray[np.float64]:
     """Logs of the softmax along the last axis, in float64; -inf where a logit is."""
     tempered = logits.astype(np.float64) - logits.max(axis=-1, keepdims=True)
@@ -62,3 +67,8 @@ def lead(logits: NDArray[np.float32]) -> float:
     second = logits.max()
     logits[place] = best
     return float(best - second) if np.isfinite(best) else 0.0
+
+
+def entropy_level(nats: float) -> int:
+    """Shade of an entropy, 0 to 3: how many of `ENTROPY_STEPS` it reaches."""
+    return sum(nats >= step for step in ENTROPY_STEPS)

@@ -10,8 +10,8 @@ from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
+from specx.core.logits import ENTROPY_STEPS
 from specx.records.trace import BenchSummary, Trace
-from specx.records.trace.uncertainty import ENTROPY_STEPS
 from specx.report.figures import (
     MOST_TEXTS,
     brief,

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from specx.core.logits import entropy_level
 from specx.records.trace import DraftToken, RoundRecord, Trace, Uncertainty
-from specx.records.trace.uncertainty import entropy_level
 from specx.session.text import visible
 
 __all__ = ["Shown", "rounds_data", "shown_tokens"]

@@ -11,7 +11,6 @@ import os
 import reprlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
-from importlib.metadata import entry_points
 from types import TracebackType
 from typing import Any, Final, Literal, Protocol, TypeAlias, TypeVar, runtime_checkable
 
@@ -19,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specx.errors import BackendError, ContextError, OptionError, UsageError, is_whole
+from specx.runtime import plugins
 
 __all__ = [
     "BackendFactory",
@@ -295,7 +295,7 @@ def reject_unsupported(factory: BackendFactory, options: LoadOptions) -> None:
 
 def installed_backends() -> list[str]:
     """Names of the backends that are registered, sorted."""
-    return sorted({entry.name for entry in entry_points(group=GROUP)})
+    return list(plugins.registered(GROUP))
 
 
 def get_backend(name: str) -> BackendFactory:
@@ -306,20 +306,7 @@ def get_backend(name: str) -> BackendFactory:
     BackendError
         If no such backend is registered, or the object registered is not a factory.
     """
-    found = [entry for entry in entry_points(group=GROUP) if entry.name == name]
-    if not found:
-        raise BackendError(
-            f"unknown backend '{name}'; installed: {', '.join(installed_backends()) or 'none'}"
-        )
-    try:
-        factory = found[0].load()
-    except ImportError as error:
-        raise BackendError(
-            f"backend '{name}' ({found[0].value}) cannot be imported: {error}"
-        ) from error
-    if not isinstance(factory, BackendFactory):
-        raise BackendError(f"backend '{name}' ({found[0].value}) is not a backend factory")
-    return factory
+    return plugins.load(GROUP, name, "backend", BackendFactory)  # type: ignore[type-abstract]
 
 
 # For backends: the default context, and mistakes of the caller, which are refused before anything

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from types import TracebackType
-
+from specx.closing import Closing
 from specx.core.sampling import LogitsReader, SamplingParams
 from specx.drafters.base import Models
 from specx.errors import BackendError, UsageError
@@ -17,7 +16,7 @@ from specx.session.settings import Settings
 __all__ = ["Pair"]
 
 
-class Pair:
+class Pair(Closing):
     """A verifier and, optionally, a drafter that shares its vocabulary.
 
     Raises
@@ -94,17 +93,6 @@ class Pair:
         """Free both models."""
         for model in self.models:
             model.close()
-
-    def __enter__(self) -> Pair:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
 
 def _require_rollback(*models: LogitsBackend) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypedDict
 
 from specx.codec import Rate
@@ -72,6 +72,16 @@ class Result:
     def tau(self) -> float | None:
         """Tokens decided per verifier pass; None without a round."""
         return self.tally.tau
+
+    @property
+    def complete(self) -> bool:
+        """False where the generation was broken off."""
+        return self.stop_reason not in (None, "interrupted", "failed")
+
+    def unobserved(self) -> Result:
+        """The same without the time that observers took."""
+        total = self.tally.total - self.observed_s
+        return replace(self, tally=replace(self.tally, total=total), observed_s=0.0)
 
     def record(self) -> dict[str, Any]:
         """JSON values, under the names of ``specx run --json``."""

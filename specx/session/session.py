@@ -6,10 +6,10 @@ import threading
 import weakref
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
-from types import TracebackType
 from typing import TYPE_CHECKING
 from weakref import WeakValueDictionary
 
+from specx.closing import Closing
 from specx.core.accept import find_rule
 from specx.core.streams import Streams
 from specx.drafters import get_drafter
@@ -97,7 +97,7 @@ class Stream(Iterator[str]):
         return self._rounds.result
 
 
-class Session:
+class Session(Closing):
     """Generates texts with the same models, whose caches keep what consecutive texts share.
 
     What was learned stays from one text to the next: acceptance and costs under ``gamma="auto"``,
@@ -267,17 +267,6 @@ class Session:
             _disown(model, self)
         if self._closes_models:
             self.pair.close()
-
-    def __enter__(self) -> Session:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def drafters(self, settings: Settings) -> list[Drafter]:
         """Drafters that `settings` name, in that order; by default the model's if there is one.

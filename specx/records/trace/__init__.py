@@ -15,7 +15,7 @@ from specx.records.trace.records import (
 )
 from specx.records.trace.rounds import record_round, replayed_acceptance
 from specx.records.trace.uncertainty import uncertainty
-from specx.records.trace.writing import TraceWriter, header_for, summary_of
+from specx.records.trace.writing import GenerationTrace, TraceWriter, header_for, summary_of
 
 __all__ = [
     "SCHEMA",
@@ -23,6 +23,7 @@ __all__ = [
     "DraftToken",
     "Emitted",
     "FileStart",
+    "GenerationTrace",
     "Header",
     "LastToken",
     "NoGeneration",

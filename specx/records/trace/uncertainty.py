@@ -1,4 +1,4 @@
-"""Entropy and margin of a row of logits as a trace records them, and the shades shown for them."""
+"""Entropy and margin of a row of logits as a trace records them."""
 
 from __future__ import annotations
 
@@ -11,11 +11,7 @@ from specx.core.logits import entropy, lead
 from specx.core.sampling import SamplingParams
 from specx.records.trace.records import Uncertainty
 
-__all__ = ["ENTROPY_STEPS", "entropy_level", "uncertainty"]
-
-ENTROPY_STEPS = (0.5, 1.5, 3.0)
-"""In nats at temperature 1, where shading begins and deepens: as unsure as between 1.6, 4.5 and 20
-equally likely tokens."""
+__all__ = ["uncertainty"]
 
 
 def uncertainty(logits: NDArray[np.float32], params: SamplingParams) -> Uncertainty:
@@ -40,11 +36,6 @@ def uncertainty(logits: NDArray[np.float32], params: SamplingParams) -> Uncertai
         raw_entropy_normalised=_six_digits(raw / most),
         margin=_six_digits(margin) if math.isfinite(margin) else None,
     )
-
-
-def entropy_level(nats: float) -> int:
-    """Shade of an entropy, 0 to 3: how many of `ENTROPY_STEPS` it reaches."""
-    return sum(nats >= step for step in ENTROPY_STEPS)
 
 
 def _six_digits(value: float) -> float:

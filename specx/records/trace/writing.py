@@ -9,9 +9,9 @@ from dataclasses import asdict
 from datetime import datetime, timezone
 from importlib.metadata import version
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
+from specx.closing import Closing
 from specx.codec import to_json
 from specx.errors import UsageError
 from specx.interrupts import held
@@ -27,13 +27,13 @@ from specx.records.trace.records import (
 from specx.records.trace.rounds import record_round
 from specx.runtime.backend import Tokenizer
 from specx.session.decoding import Round
-from specx.session.generation import Generation
+from specx.session.generation import Generation, Observer
 from specx.session.result import Result
 
-__all__ = ["TraceWriter", "header_for", "summary_of"]
+__all__ = ["GenerationTrace", "TraceWriter", "header_for", "summary_of"]
 
 
-class TraceWriter:
+class TraceWriter(Closing):
     """A trace file that is being written; holds one generation after the other.
 
     Open it before models are loaded: a target that cannot be written is then found while nothing is
@@ -111,17 +111,6 @@ class TraceWriter:
             with held():
                 self._file.close(remove=self._file.new and not self._generations)
 
-    def __enter__(self) -> TraceWriter:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
-
     def _start(self) -> None:
         self._started = True
         try:
@@ -142,6 +131,30 @@ class TraceWriter:
     def _complaint(self, error: OSError | ValueError) -> UsageError:
         reason = getattr(error, "strerror", None) or error
         return UsageError(f"cannot write the trace to {self.path}: {reason}; name another file")
+
+
+class GenerationTrace(Observer):
+    """Writes the trace of a generation.
+
+    Parameters
+    ----------
+    prompt, header
+        As in `header_for`.
+    """
+
+    def __init__(self, writer: TraceWriter, prompt: str, **header: Any) -> None:
+        self._writer, self._prompt, self._header = writer, prompt, header
+
+    def begin(self, generation: Generation) -> None:
+        header = header_for(generation, self._prompt, **self._header)
+        with held():
+            self._writer.begin(header, generation.pair.verifier.tokenizer)
+
+    def round(self, done: Round) -> None:
+        self._writer.round(done)
+
+    def end(self, result: Result) -> None:
+        self._writer.end(summary_of(result, trace_s=self._writer.seconds))
 
 
 def header_for(
