@@ -8,10 +8,7 @@ from typing import Any, Literal, TypedDict
 
 from specx.bench.profiling import Samples
 from specx.codec import (
-    Chance,
     Count,
-    Gamma,
-    Number,
     Seconds,
     convert,
     read_json,
@@ -23,6 +20,7 @@ from specx.core.sampling import SamplingParams
 from specx.drafters import get_drafter
 from specx.drafters.lookup import MOST_PROPOSALS
 from specx.errors import UsageError
+from specx.records.trace.records import SweepSettings
 from specx.schedule.costs.curve import Profile, ProfileRecord, Width, profile_record
 from specx.session.decoding import Times
 from specx.session.settings import Settings
@@ -113,23 +111,8 @@ class Arm:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ArmRecord(SamplingParams):
-    """An arm as stored in JSON and CSV; 0.1.0 did not write the fields with a default."""
-
-    backend: str
-    draft_backend: str
-    gamma: Gamma | Literal["auto"]
-    rule: str
-    cached: bool = True
-    draft: str | None = None
-    """Drafters joined by a plus sign; the model if missing."""
-    draft_temperature: Number | None = None
-    draft_top_k: Count | None = None
-    draft_top_p: Number | None = None
-    draft_min_p: Number | None = None
-    """The drafter's own sampler; a value of None means the verifier's."""
-    entropy_stop: Chance | None = None
-    draft_p_min: Chance | None = None
+class ArmRecord(SweepSettings):
+    """An arm as stored in JSON and CSV, with the settings that a trace of the sweep records."""
 
     def arm(self) -> Arm:
         """The arm with these settings.

@@ -283,21 +283,22 @@ class SweepKind(SweepInterval):
 
 @dataclass(frozen=True, kw_only=True)
 class SweepSettings(SamplingParams):
-    """The settings of an arm: its sampling, and the fields of `specx.bench.Arm` beside it."""
+    """The settings of an arm; 0.1.0 did not write the fields with a default."""
 
     backend: str
     draft_backend: str
     gamma: Gamma | Literal["auto"]
     rule: str
-    cached: bool
+    cached: bool = True
     draft: str | None = None
-    """From here on, settings that 0.1.0 did not know; see `specx.bench.ArmRecord`."""
-    draft_temperature: Rate | None = None
+    """Drafters joined by a plus sign; the model if missing."""
+    draft_temperature: Number | None = None
     draft_top_k: Count | None = None
-    draft_top_p: Rate | None = None
-    draft_min_p: Rate | None = None
-    entropy_stop: Rate | None = None
-    draft_p_min: Rate | None = None
+    draft_top_p: Number | None = None
+    draft_min_p: Number | None = None
+    """The drafter's own sampler; a value of None means the verifier's."""
+    entropy_stop: Chance | None = None
+    draft_p_min: Chance | None = None
 
 
 class SweepArm(SweepInterval):
