@@ -107,6 +107,6 @@ def test_combinations_are_names_with_a_plus_between_them() -> None:
     assert found == [("lookup",), ("model", "lookup")]
     for text in ("model,", "model+", "lookup,lokup"):
         with pytest.raises(
-            UsageError, match=r"--draft .*: unknown '(lokup)?'; known: lookup, model"
+            UsageError, match=r"--draft .*: unknown '(lokup)?'; known: model, lookup"
         ):
             combinations("--draft", text, known)
