@@ -1,4 +1,4 @@
-"""What people who write ten lines meet: `specx.load`, `generate`, `stream`, and what they refuse."""
+"""The ten lines that most people write: `specx.load`, `generate`, `stream`, and what they refuse."""
 
 from __future__ import annotations
 
