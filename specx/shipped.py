@@ -7,7 +7,12 @@ from pathlib import Path
 
 from specx.errors import ModelError
 
-__all__ = ["demo_pair", "packaged", "shipped"]
+__all__ = ["DEMO_GAMMA", "DEMO_THREADS", "demo_pair", "packaged", "shipped"]
+
+DEMO_GAMMA = 4
+"""The demo pair shows how speculation works; auto would rightly draft nothing."""
+DEMO_THREADS = 1
+"""It is so small that threads would spend longer waiting for each other than computing."""
 
 PACKAGE = Path(__file__).resolve().parent
 PLACES = (PACKAGE / "_models", PACKAGE.parent / "models")

@@ -1,4 +1,4 @@
-"""The ten lines that most people write: `specx.load`, `generate`, `stream`, and what they refuse."""
+"""The front door: `specx.load`, `generate`, `stream`, and what they refuse."""
 
 from __future__ import annotations
 

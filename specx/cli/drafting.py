@@ -18,10 +18,10 @@ from specx.output import OutputFile
 from specx.schedule import Costs, Replay, Schedule, Step, Traced, read_steps, write_step
 from specx.schedule.costs.curve import Profile, read_profile
 from specx.session.generation import Generation, Observer
-from specx.session.loading import DEMO_GAMMA
 from specx.session.pair import Pair
 from specx.session.result import Result
 from specx.session.settings import Settings
+from specx.shipped import DEMO_GAMMA
 
 __all__ = ["DRAFTING", "DRAWING", "Chosen", "DraftOptions", "DrawOptions", "check_profile"]
 
@@ -199,8 +199,6 @@ class Chosen(Observer):
     """The schedule of a run, with a description; writes the choices made, if requested."""
 
     def __init__(self, options: DraftOptions) -> None:
-        self.by = ""
-        """The source of gamma, as shown in the footer and in ``settings``."""
         self._options = options
         path = options.gamma_trace
         self._trace = None if path is None else OutputFile(path, "--gamma-trace")
@@ -221,27 +219,23 @@ class Chosen(Observer):
             chosen = Replay(read_steps(options.gamma_replay))
         return chosen if self._trace is None else Traced(chosen, self._steps.append)
 
-    def begin(self, generation: Generation) -> None:
-        """Set `by`."""
+    def by(self, generation: Generation) -> str:
+        """The source of gamma, as shown in the footer and in ``settings``."""
         options = self._options
         if not generation.drafters:
-            self.by = "no drafter"
-        elif options.gamma_replay is not None:
-            self.by = f"replay of {options.gamma_replay}"
-        elif generation.settings.gamma == "auto":
-            self.by = _by(options.profile, options.live)
-        else:
-            self.by = "fixed"
+            return "no drafter"
+        if options.gamma_replay is not None:
+            return f"replay of {options.gamma_replay}"
+        if generation.settings.gamma != "auto":
+            return "fixed"
+        profile = options.profile
+        source = "the shipped table" if profile is None else f"profile {profile}"
+        return f"live timings, from {source}" if options.live else source
 
     def end(self, result: Result) -> None:
         """Write the choices."""
         if self._trace is not None and result.stop_reason is not None:
             self._trace.write("".join(map(write_step, self._steps)))
-
-
-def _by(profile: Path | None, live: bool) -> str:
-    source = "the shipped table" if profile is None else f"profile {profile}"
-    return f"live timings, from {source}" if live else source
 
 
 def check_profile(profile: Profile, path: Path, pair: Pair) -> Profile:

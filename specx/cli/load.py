@@ -13,7 +13,7 @@ from specx.errors import OptionError, UsageError
 from specx.runtime.backend import BackendFactory, LoadOptions, LogitsBackend, Tokenizer, get_backend
 from specx.runtime.memory import MemoryNeeded, check_fits
 from specx.runtime.uncached import Uncached
-from specx.shipped import demo_pair
+from specx.shipped import DEMO_THREADS, demo_pair
 
 __all__ = [
     "FIELDS",
@@ -155,5 +155,5 @@ def with_demo_pair(given: Mapping[str, Any]) -> dict[str, Any]:
     if given["model"] is not None:
         return dict(given)
     model, drafter = demo_pair()
-    # So small that threads spend longer waiting for each other than computing.
-    return {**given, "model": model, "model_draft": drafter, "threads": given["threads"] or 1}
+    threads = given["threads"] or DEMO_THREADS
+    return {**given, "model": model, "model_draft": drafter, "threads": threads}

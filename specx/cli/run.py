@@ -275,7 +275,6 @@ class _Run:
 
     def _described(self, generation: Generation) -> Described:
         backends = [side.factory.name for side in self.sides]
-        self.chosen.begin(generation)
         return Described(prompt=self.prompt, backends=backends, shown=self.shown(generation))
 
     def _record(self, generation: Generation, result: Result) -> dict[str, Any]:
@@ -300,7 +299,7 @@ class _Run:
             "filter_order": list(SAMPLING_ORDER),
             "seed": settings.seed,
             "gamma": settings.gamma if drafters else 0,
-            "gamma_by": self.chosen.by,
+            "gamma_by": self.chosen.by(generation),
             "rule": "greedy" if settings.sampling.greedy else settings.rule,
             "predict": text.predict,
             "stop": list(text.stop),

@@ -12,12 +12,9 @@ from specx.runtime.backend import LoadOptions, get_backend
 from specx.session.asked import DEFAULTS
 from specx.session.pair import Pair
 from specx.session.session import Session
-from specx.shipped import demo_pair
+from specx.shipped import DEMO_GAMMA, DEMO_THREADS, demo_pair
 
 __all__ = ["load"]
-
-DEMO_GAMMA = 4
-"""The demo pair shows how speculation works; auto would rightly draft nothing."""
 
 
 def load(
@@ -59,8 +56,7 @@ def load(
     defaults = DEFAULTS
     if model is None:
         model, draft = demo_pair()
-        # So small that threads spend longer waiting for each other than computing.
-        options["threads"] = options.get("threads") or 1
+        options["threads"] = options.get("threads") or DEMO_THREADS
         defaults = replace(DEFAULTS, gamma=DEMO_GAMMA)
     with ExitStack() as stack:
         load_options = LoadOptions(**options)
