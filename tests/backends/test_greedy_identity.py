@@ -63,15 +63,13 @@ def load(stack: ExitStack, path: Path, backend: str = "llamacpp") -> LogitsBacke
     return stack.enter_context(get_backend(backend).load(str(path), LoadOptions(n_ctx=1024)))
 
 
-def check(verifier: LogitsBackend, drafter: LogitsBackend, *, rejections: bool) -> None:
-    plain = plain_texts(verifier, PROMPTS)
-    assert_identical(verifier, drafter, PROMPTS, plain, rejections=rejections)
-
-
-@pytest.mark.parametrize("noisy", [False, True])
-def test_smollm2(stack: ExitStack, smollm2: Path, noisy: bool) -> None:
+def test_smollm2(stack: ExitStack, smollm2: Path) -> None:
+    """With few prompts, for time: all of them go through larger models, where those are."""
     verifier, drafter = load(stack, smollm2), load(stack, smollm2)
-    check(verifier, Noisy(drafter) if noisy else drafter, rejections=noisy)
+    prompts = PROMPTS[::5]
+    plain = plain_texts(verifier, prompts)
+    assert_identical(verifier, drafter, prompts, plain, rejections=False)
+    assert_identical(verifier, Noisy(drafter), prompts, plain, rejections=True)
 
 
 @pytest.mark.parametrize("quantisation", ["q4_k_m", "f16"])
@@ -80,4 +78,5 @@ def test_qwen(
 ) -> None:
     name = "qwen15" if quantisation == "q4_k_m" else "qwen15_f16"
     verifier = load(stack, request.getfixturevalue(name))
-    check(verifier, load(stack, qwen05), rejections=True)
+    drafter, plain = load(stack, qwen05), plain_texts(verifier, PROMPTS)
+    assert_identical(verifier, drafter, PROMPTS, plain, rejections=True)

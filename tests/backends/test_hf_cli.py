@@ -92,14 +92,14 @@ def tiny(tmp_path: Path) -> Callable[[str], Path]:
 
 def test_a_wrong_folder(tmp_path: Path) -> None:
     pytest.importorskip("torch")
-    assert_one_line(run(tmp_path), str(tmp_path), "without a config.json", "give a model's folder")
+    assert_one_line(here(tmp_path), str(tmp_path), "without a config.json", "give a model's folder")
     assert_one_line(here(tmp_path / "no" / "such" / "folder"), "cannot read the model")
 
 
 def test_a_folder_without_weights(tiny: Callable[[str], Path]) -> None:
     folder = tiny("Llama")
     (folder / "model.safetensors").unlink()
-    assert_one_line(run(folder), str(folder), "holds no weights (model.safetensors)")
+    assert_one_line(here(folder), str(folder), "holds no weights (model.safetensors)")
 
 
 def test_a_folder_with_pickled_weights_only(tiny: Callable[[str], Path]) -> None:
@@ -107,7 +107,7 @@ def test_a_folder_with_pickled_weights_only(tiny: Callable[[str], Path]) -> None
     (folder / "model.safetensors").unlink()
     ran = folder / "ran"
     (folder / "pytorch_model.bin").write_bytes(f"cos\nsystem\n(S'touch {ran}'\ntR.".encode())
-    assert_one_line(run(folder), "pickled weights only (pytorch_model.bin)", "safetensors")
+    assert_one_line(here(folder), "pickled weights only (pytorch_model.bin)", "safetensors")
     assert not ran.exists()
 
 
