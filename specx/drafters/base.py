@@ -89,6 +89,9 @@ class TextSettings:
     """Tokens that end the text, after which nothing is worth proposing. They stay in the draft."""
     keep_logits: bool = False
     """Whether each distribution of a draft keeps the logits it was made of."""
+    alone: bool = False
+    """Whether drafts may depend on this text alone, not on the texts before it, so that a seed
+    reproduces them."""
 
 
 class Drafter(Protocol):

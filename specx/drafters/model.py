@@ -43,6 +43,7 @@ class ModelDrafter:
         self.model = model
         self.reader = reader
         self.eog_ids = eog_ids
+        self._alone = False
         self._first = 0
         """Position of the text that the model's own position 0 stands for."""
 
@@ -51,6 +52,7 @@ class ModelDrafter:
             self.reader, params=settings.sampling, keep_logits=settings.keep_logits
         )
         self.eog_ids = settings.eog_ids
+        self._alone = settings.alone
 
     def feed(self, tokens: Sequence[int], size: int, report: Callable[[int], None]) -> None:
         """Read `tokens`, all but the last.
@@ -60,8 +62,10 @@ class ModelDrafter:
         ContextError
             If the model's context cannot hold them; nothing was fed then.
         """
-        if not self.model.n_past:
-            self._first = 0  # an empty cache need not go on where a restart left it
+        # An empty cache need not go on where a restart left it; nor may one whose restart an
+        # earlier text caused, if drafts are to depend on this text alone.
+        if not self.model.n_past or (self._alone and self._first):
+            self.restart(0)
         own = readable(tokens[self._first :], self.model.n_vocab)
         prefill(self.model, own, size, report)
 

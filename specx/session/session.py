@@ -100,8 +100,8 @@ class Stream(Iterator[str]):
 class Session(Closing):
     """Generates texts with the same models, whose caches keep what consecutive texts share.
 
-    What was learned stays from one text to the next: acceptance and costs under ``gamma="auto"``,
-    the lookup index. Only a new session starts without it.
+    What ``gamma="auto"`` learns stays from one text to the next, except where a seed is given: such
+    a text depends on no other, and every session writes the same.
 
     Parameters
     ----------
@@ -132,7 +132,8 @@ class Session(Closing):
         self.pair = pair
         self.defaults = defaults
         self._costs = costs
-        self._autos: dict[bool, Auto] = {}
+        self._auto: Auto | None = None
+        """What texts without a given seed have taught."""
         self._drafters: dict[str, Drafter] = {}
         self._held: tuple[list[int], int] = [], 0
         """A text, and the length of its prefix that the caches reliably hold; beyond, they may hold
@@ -169,8 +170,8 @@ class Session(Closing):
         schedule
             Given the schedule of `settings`, returns the one to use.
         live
-            True to let ``gamma="auto"`` learn costs from the clock. The distribution of the text is
-            the same, but a seed does not reproduce it.
+            True to let ``gamma="auto"`` learn, costs from the clock and acceptance from one text to
+            the next. The distribution of the text is the same, but a seed does not reproduce it.
         size
             Tokens of the prompt to feed at a time, which bounds the delay of a Ctrl-C.
         keep_logits
@@ -330,6 +331,7 @@ class Session(Closing):
             sampling=settings.draft_sampling or settings.sampling,
             eog_ids=generation.stop.eog_ids,
             keep_logits=keep_logits,
+            alone=not live,
         )
         for drafter in generation.drafters:
             drafter.begin(text)
@@ -338,15 +340,18 @@ class Session(Closing):
 
     def _schedule(self, settings: Settings, live: bool) -> Schedule:
         gamma = settings.gamma
-        schedule: Schedule = self._auto(live) if gamma == "auto" else Fixed(gamma)
+        schedule: Schedule = self._auto_for(live) if gamma == "auto" else Fixed(gamma)
         if settings.entropy_stop is None and settings.draft_p_min is None:
             return schedule
         return EarlyStop(schedule, entropy=settings.entropy_stop, p_min=settings.draft_p_min)
 
-    def _auto(self, live: bool) -> Auto:
-        if live not in self._autos:
-            self._autos[live] = Auto(self._costs or self.pair.costs(live=live))
-        return self._autos[live]
+    def _auto_for(self, live: bool) -> Auto:
+        if live and self._auto is not None:
+            return self._auto
+        auto = Auto(self._costs or self.pair.costs(live=live))
+        if live:
+            self._auto = auto
+        return auto
 
     def _feed(self, generation: Generation, size: int) -> None:
         """Roll back to the shared prefix, and read the rest of the text but its last token."""
