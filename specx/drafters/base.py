@@ -95,7 +95,11 @@ class TextSettings:
 
 
 class Drafter(Protocol):
-    """Proposes tokens after a text; knows nothing of how they are judged."""
+    """Proposes tokens after a text; knows nothing of how they are judged.
+
+    One that is a `specx.runtime.backend.Parkable` too is parked with its text; another reads the
+    text again.
+    """
 
     name: str
     kind: str

@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from specx.core.sampling import Distribution, LogitsReader, SamplingParams
 from specx.drafters.base import POSITIONS, Draft, Drafter, GoOn, Models, Outlook, TextSettings
-from specx.errors import UsageError
-from specx.runtime.backend import LogitsBackend
+from specx.errors import BackendError, UsageError
+from specx.runtime.backend import LogitsBackend, Parkable, ParkedState, check_state
 from specx.runtime.prefill import prefill
 from specx.runtime.vocabulary import readable
 
@@ -123,6 +123,29 @@ class ModelDrafter:
             self.restart(n_past)
         else:
             self.model.truncate(n_past - self._first)
+
+    def export_state(self) -> ParkedState:
+        """A copy of the model's cache, with where in the text it begins; see `Parkable`.
+
+        Raises
+        ------
+        BackendError
+            If the model's cache cannot be copied.
+        """
+        if not isinstance(self.model, Parkable):
+            raise BackendError(f"{self.name} has no cache that can be copied")
+        state = self.model.export_state()
+        return ParkedState(
+            n_past=self.n_past, n_bytes=state.n_bytes, maker=self, data=(self._first, state)
+        )
+
+    def import_state(self, state: ParkedState) -> None:
+        """Replace what the model holds by a copy that this drafter exported; see `Parkable`."""
+        check_state(self, state)
+        assert isinstance(self.model, Parkable)
+        first, data = state.data
+        self.restart(first)  # before the copy: an interrupt must not leave it at another position
+        self.model.import_state(data)
 
     def restart(self, n_past: int) -> None:
         """Forget everything, and read the text from absolute position `n_past` on.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 from weakref import WeakValueDictionary
 
@@ -15,7 +15,7 @@ from specx.core.streams import Streams
 from specx.drafters import get_drafter
 from specx.drafters.base import Drafter, TextSettings
 from specx.errors import BackendError, SpecxError, UsageError, whole_number
-from specx.runtime.backend import LogitsBackend
+from specx.runtime.backend import LogitsBackend, Parkable
 from specx.runtime.prefill import PREFILL_SLICE, prefill
 from specx.runtime.uncached import unwrapped
 from specx.schedule import Auto, Costs, EarlyStop, Fixed, Schedule
@@ -23,6 +23,7 @@ from specx.session.asked import DEFAULTS, Asked, Options, Prompt
 from specx.session.decoding import Round, Stop, autoregress, speculate
 from specx.session.generation import Generation, Observer
 from specx.session.pair import Pair
+from specx.session.parking import PARK_LEAST, VERIFIER, ParkedText, Parking, common_length
 from specx.session.result import Result
 from specx.session.settings import Settings
 
@@ -112,6 +113,9 @@ class Session(Closing):
         session's own times for texts without a given seed.
     defaults
         Settings of `generate` and `stream` that a call leaves out.
+    parking
+        Keeps texts that others take the place of, so that clients may alternate: each reads only
+        what is new. By default nothing is kept. It serves one session.
     closes_models
         Whether `close` frees the models too.
 
@@ -127,11 +131,13 @@ class Session(Closing):
         *,
         costs: Costs | None = None,
         defaults: Settings = DEFAULTS,
+        parking: Parking | None = None,
         closes_models: bool = False,
     ) -> None:
         self.pair = pair
         self.defaults = defaults
         self._costs = costs
+        self._parking = parking
         self._auto: Auto | None = None
         """What texts without a given seed have taught."""
         self._drafters: dict[str, Drafter] = {}
@@ -266,6 +272,8 @@ class Session(Closing):
         self._closed = True
         for model in self.pair.models:
             _disown(model, self)
+        if self._parking is not None:
+            self._parking.clear()
         if self._closes_models:
             self.pair.close()
 
@@ -357,10 +365,14 @@ class Session(Closing):
         """Roll back to the shared prefix, and read the rest of the text but its last token."""
         verifier, tokens = self.pair.verifier, generation.tokens
         text, n_known = self._held
-        common = min(_common(text[:n_known], tokens), len(tokens) - 1)
-        sides: list[LogitsBackend | Drafter] = [verifier, *self._drafters.values()]
-        for side in sides:
+        common = min(common_length(text[:n_known], tokens), len(tokens) - 1)
+        if self._parking is not None:
+            self._park(self._parking, common)
+        self._held = tokens, common  # first: an interrupt may strike on either side of a rollback
+        for side in self._sides().values():
             _return_to(side, min(side.n_past, common))
+        if self._parking is not None:
+            self._unpark(self._parking, tokens)
         self._held = tokens, len(tokens)
         generation.n_reused = verifier.n_past
         clock = verifier.clock
@@ -371,6 +383,45 @@ class Session(Closing):
             begun = clock()
             drafter.feed(tokens, size, generation.fed)
             generation.prefill_s.append(clock() - begun)
+
+    def _sides(self) -> dict[str, LogitsBackend | Drafter]:
+        return {VERIFIER: self.pair.verifier, **self._drafters}
+
+    def _park(self, parking: Parking, common: int) -> None:
+        """Park what the caches hold, if a return to the first `common` tokens loses much of it."""
+        verifier, (text, n_known) = self.pair.verifier, self._held
+        n_held = min(verifier.n_past, n_known)
+        stays = common if verifier.rollback == "native" or common >= n_held else 0
+        if n_held - stays <= PARK_LEAST or not isinstance(verifier, Parkable):
+            return
+        states = {}
+        for name, side in self._sides().items():
+            _return_to(side, min(side.n_past, n_known))
+            if side.n_past and isinstance(side, Parkable):
+                with suppress(SpecxError):  # such as no memory for a copy: it will be read again
+                    states[name] = side.export_state()
+        if VERIFIER in states:
+            parking.add(ParkedText(text[: verifier.n_past], states))
+
+    def _unpark(self, parking: Parking, tokens: list[int]) -> None:
+        """Go on from a parked text that shares more of `tokens` than the caches hold."""
+        verifier = self.pair.verifier
+        parked, n_shared = parking.find(tokens[:-1], whole=verifier.rollback != "native")
+        if parked is None or n_shared <= verifier.n_past:
+            return
+        self._held = tokens, n_shared  # beyond, a copy holds another text
+        for name, side in self._sides().items():
+            state = parked.states.get(name)
+            if state is None or min(state.n_past, n_shared) <= side.n_past:
+                continue
+            assert isinstance(side, Parkable)
+            try:
+                side.import_state(state)
+            except SpecxError:  # the side is empty now, and reads the text
+                parking.remove(parked)
+                return
+            _return_to(side, min(side.n_past, n_shared))
+        parking.used(parked)
 
     def _decode(self, generation: Generation, keep_logits: bool) -> Iterator[Round]:
         settings, verifier = generation.settings, self.pair.verifier
@@ -388,12 +439,6 @@ class Session(Closing):
             streams=streams,
             stop=stop,
         )
-
-
-def _common(one: Sequence[int], other: Sequence[int]) -> int:
-    """Length of the longest common prefix."""
-    pairs = zip(one, other, strict=False)
-    return next((i for i, (a, b) in enumerate(pairs) if a != b), min(len(one), len(other)))
 
 
 def _return_to(side: LogitsBackend | Drafter, n_past: int) -> None:
