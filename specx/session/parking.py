@@ -82,28 +82,30 @@ class Parking:
         self._texts = (*others[n_dropped:], new)
         self.n_dropped += n_dropped
 
-    def find(self, tokens: Sequence[int], *, whole: bool) -> tuple[ParkedText | None, int]:
-        """The text that saves the most reading of `tokens`, and how many of them it holds.
+    def take(
+        self, tokens: Sequence[int], more_than: int, *, whole: bool
+    ) -> tuple[ParkedText | None, int]:
+        """The text that holds the most of `tokens`, and how many; none if not `more_than` so many.
 
-        Of equals the most recently used. It stays parked, as another text may branch off from it.
+        Of equals the most recently used. If `tokens` continue all of it, it leaves: the caches are
+        about to hold it. If not it stays, dropped last, as others may branch off from it too.
 
         Parameters
         ----------
         whole
-            Whether a copy is of use only where `tokens` continue the whole text, as for a model
-            that cannot be rolled back to any position.
+            Whether a copy is of use only where `tokens` continue all of it, as for a model that
+            cannot be rolled back to any position.
         """
-        best, most = None, 0
-        for text in self._texts:
+        best, most = None, more_than
+        for text in reversed(self._texts):
             shared = common_length(text.tokens, tokens)
-            if shared >= max(most, 1) and not (whole and shared < len(text.tokens)):
+            if shared > most and not (whole and shared < len(text.tokens)):
                 best, most = text, shared
+        if best is not None:
+            others = tuple(text for text in self._texts if text is not best)
+            self._texts = others if most == len(best.tokens) else (*others, best)
+            self.n_hits += 1
         return best, most
-
-    def used(self, text: ParkedText) -> None:
-        """Count a hit; of all texts, `text` is now dropped last."""
-        self._texts = (*(each for each in self._texts if each is not text), text)
-        self.n_hits += 1
 
     def remove(self, text: ParkedText) -> None:
         """Drop `text`, whose copies turned out to be of no use."""

@@ -362,18 +362,9 @@ class Session(Closing):
         return auto
 
     def _feed(self, generation: Generation, size: int) -> None:
-        """Roll back to the shared prefix, and read the rest of the text but its last token."""
+        """Read what the caches lack of the text, all but its last token."""
         verifier, tokens = self.pair.verifier, generation.tokens
-        text, n_known = self._held
-        common = min(common_length(text[:n_known], tokens), len(tokens) - 1)
-        if self._parking is not None:
-            self._park(self._parking, common)
-        self._held = tokens, common  # first: an interrupt may strike on either side of a rollback
-        for side in self._sides().values():
-            _return_to(side, min(side.n_past, common))
-        if self._parking is not None:
-            self._unpark(self._parking, tokens)
-        self._held = tokens, len(tokens)
+        self._recall(tokens)
         generation.n_reused = verifier.n_past
         clock = verifier.clock
         begun = clock()
@@ -384,15 +375,35 @@ class Session(Closing):
             drafter.feed(tokens, size, generation.fed)
             generation.prefill_s.append(clock() - begun)
 
+    def _recall(self, tokens: list[int]) -> None:
+        """Let the caches hold a prefix of `tokens`: what they share, or what a parked text does."""
+        verifier = self.pair.verifier
+        text, n_known = self._held
+        common = min(common_length(text[:n_known], tokens), len(tokens) - 1)
+        n_held = min(verifier.n_past, n_known)
+        stays = common if verifier.rollback == "native" or common >= n_held else 0
+        parked, n_shared = None, 0
+        if self._parking is not None:
+            whole = verifier.rollback != "native"
+            # Before the held text is parked, which could drop this one, or take its room.
+            parked, n_shared = self._parking.take(tokens[:-1], min(stays, n_held), whole=whole)
+            if n_held - stays > PARK_LEAST:
+                self._park(self._parking)
+        self._held = tokens, common  # first: an interrupt may strike on either side of a rollback
+        for side in self._sides().values():
+            _return_to(side, min(side.n_past, common))
+        if parked is not None:
+            self._held = tokens, n_shared  # beyond, a copy holds another text
+            self._unpark(parked, n_shared)
+        self._held = tokens, len(tokens)
+
     def _sides(self) -> dict[str, LogitsBackend | Drafter]:
         return {VERIFIER: self.pair.verifier, **self._drafters}
 
-    def _park(self, parking: Parking, common: int) -> None:
-        """Park what the caches hold, if a return to the first `common` tokens loses much of it."""
+    def _park(self, parking: Parking) -> None:
+        """Park what the caches reliably hold."""
         verifier, (text, n_known) = self.pair.verifier, self._held
-        n_held = min(verifier.n_past, n_known)
-        stays = common if verifier.rollback == "native" or common >= n_held else 0
-        if n_held - stays <= PARK_LEAST or not isinstance(verifier, Parkable):
+        if not isinstance(verifier, Parkable):
             return
         states = {}
         for name, side in self._sides().items():
@@ -403,13 +414,8 @@ class Session(Closing):
         if VERIFIER in states:
             parking.add(ParkedText(text[: verifier.n_past], states))
 
-    def _unpark(self, parking: Parking, tokens: list[int]) -> None:
-        """Go on from a parked text that shares more of `tokens` than the caches hold."""
-        verifier = self.pair.verifier
-        parked, n_shared = parking.find(tokens[:-1], whole=verifier.rollback != "native")
-        if parked is None or n_shared <= verifier.n_past:
-            return
-        self._held = tokens, n_shared  # beyond, a copy holds another text
+    def _unpark(self, parked: ParkedText, n_shared: int) -> None:
+        """Put the copies of `parked` into the caches, up to the first `n_shared` tokens."""
         for name, side in self._sides().items():
             state = parked.states.get(name)
             if state is None or min(state.n_past, n_shared) <= side.n_past:
@@ -418,10 +424,10 @@ class Session(Closing):
             try:
                 side.import_state(state)
             except SpecxError:  # the side is empty now, and reads the text
-                parking.remove(parked)
-                return
+                if self._parking is not None:
+                    self._parking.remove(parked)
+                continue
             _return_to(side, min(side.n_past, n_shared))
-        parking.used(parked)
 
     def _decode(self, generation: Generation, keep_logits: bool) -> Iterator[Round]:
         settings, verifier = generation.settings, self.pair.verifier
