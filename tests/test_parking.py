@@ -12,13 +12,13 @@ from typing import Any, ClassVar
 
 import numpy as np
 import pytest
-from test_session import PLAIN, Interrupted, demo, fresh_logits, table, toys, write
+from test_session import PLAIN, Failing, Interrupted, demo, fresh_logits, table, toys, write
 
 from specx import LoadOptions, Pair, SamplingParams, Session, Settings, Stop, get_backend
 from specx.core.exactness import Law
 from specx.drafters.model import ModelDrafter
 from specx.errors import BackendError, UsageError
-from specx.runtime.backend import Parkable, ParkedState, Rollback
+from specx.runtime.backend import Parkable, ParkedState
 from specx.runtime.uncached import Uncached
 from specx.session.parking import PARK_LEAST, VERIFIER, ParkedText, Parking
 from specx.verify.chisquare import ChiSquare, chi_square
@@ -385,9 +385,47 @@ class Strike:
         return self
 
 
-def alternating(rollback: Rollback) -> tuple[Session, list[list[int]]]:
+class Counting(Toy):
+    """Counts its tokens apart from its cache, as a runtime's model: Ctrl-C may strike between."""
+
+    def __init__(self, *args: Any, **more: Any) -> None:
+        self.counted = 0
+        super().__init__(*args, **more)
+
+    @property
+    def n_past(self) -> int:
+        return self.counted
+
+    def forward(self, tokens: Sequence[int], n_logits: int = 1) -> Any:
+        self.counted += len(tokens)
+        return super().forward(tokens, n_logits)
+
+    def truncate(self, n_past: int) -> None:
+        if n_past == 0:
+            self.counted = 0
+            self._past.clear()
+        elif n_past < self.counted:
+            if n_past > len(self._past):
+                raise BackendError("the cache ends before")
+            del self._past[n_past:]
+            self.counted = n_past
+
+    def import_state(self, state: ParkedState) -> None:
+        self.counted = 0
+        super().import_state(state)
+        self.counted = state.n_past
+
+
+PAIRS: dict[str, Callable[[], Pair]] = {
+    "native": lambda: toys("native"),
+    "checkpoint": lambda: toys("checkpoint"),
+    "counting": lambda: Pair(Counting(table(1)), Counting(table(2))),
+}
+
+
+def alternating(pair: Pair) -> tuple[Session, list[list[int]]]:
     """Two texts: the first is parked, the second in the caches."""
-    session = Session(toys(rollback), parking=Parking(ROOM))
+    session = Session(pair, parking=Parking(ROOM))
     texts = [text_of(session.pair, 24, client) for client in range(2)]
     for text in texts:
         text += write(session, text, Settings(sampling=PLAIN, seed=1), n=6).tokens
@@ -395,17 +433,15 @@ def alternating(rollback: Rollback) -> tuple[Session, list[list[int]]]:
 
 
 @pytest.mark.parametrize("again", [0, 1])
-@pytest.mark.parametrize("rollback", ["native", "checkpoint"])
-def test_ctrl_c_at_any_instruction_of_a_turn_leaves_the_next_right(
-    rollback: Rollback, again: int
-) -> None:
+@pytest.mark.parametrize("kind", PAIRS)
+def test_ctrl_c_at_any_instruction_of_a_turn_leaves_the_next_right(kind: str, again: int) -> None:
     """It strikes the first client's second turn; then the first goes on, or the second."""
     chosen = Settings(sampling=PLAIN, seed=3)
-    _, texts = alternating(rollback)
+    _, texts = alternating(PAIRS[kind]())
     prompt = [*texts[again], 1]
-    expected = write(Session(toys(rollback)), prompt, chosen, n=6)
+    expected = write(Session(PAIRS[kind]()), prompt, chosen, n=6)
     for nth in count(1 + again, 2):
-        session, texts = alternating(rollback)
+        session, texts = alternating(PAIRS[kind]())
         sys.settrace(Strike(nth))
         try:
             write(session, [*texts[0], 1, 0], chosen, n=1)
@@ -420,6 +456,45 @@ def test_ctrl_c_at_any_instruction_of_a_turn_leaves_the_next_right(
             assert isinstance(model, Toy)
             assert model._past == [*prompt, *found.tokens][: model.n_past], nth
     assert nth > 300
+
+
+class Struck(Toy):
+    """Its first import fails, Ctrl-C strikes after its second."""
+
+    imports = 0
+
+    def import_state(self, state: ParkedState) -> None:
+        self.imports += 1
+        if self.imports == 1:
+            self.truncate(0)
+            raise BackendError("no memory")
+        super().import_state(state)
+        if self.imports == 2:
+            raise KeyboardInterrupt
+
+
+def test_ctrl_c_after_an_import_that_follows_an_interrupted_reading() -> None:
+    """What was held is then a prefix of the text, and shorter than what the copy shares with it."""
+    session, chosen = (
+        Session(Pair(Struck(table(1))), parking=Parking(ROOM)),
+        Settings(sampling=PLAIN),
+    )
+    first = text_of(session.pair, 40, 1)
+    branch, near = [*first[:20], *[0] * 14], [*first[:18], *[3] * 14]
+    first[18:] = [1] * 22
+    branch[18:20] = [1, 1]
+    for text in (branch, near, text_of(session.pair, 40, 2)):
+        write(session, text, chosen)
+    with pytest.raises(KeyboardInterrupt):
+        write(session, first, chosen, observers=[Failing("fed", KeyboardInterrupt())], size=4)
+    assert session.pair.verifier.n_past == 4
+    with pytest.raises(KeyboardInterrupt):
+        write(session, first, chosen)
+    assert session.pair.verifier.n_past > 18
+    found, fresh = write(session, first, chosen), write(Session(Pair(Toy(table(1)))), first, chosen)
+    assert (found.tokens, found.n_reused) == (fresh.tokens, 18)
+    assert isinstance(session.pair.verifier, Toy)
+    assert session.pair.verifier._past[:40] == first
 
 
 # Exactness

@@ -393,7 +393,7 @@ class Session(Closing):
         for side in self._sides().values():
             _return_to(side, min(side.n_past, common))
         if parked is not None:
-            self._held = tokens, n_shared  # beyond, a copy holds another text
+            self._held = tokens, n_shared  # beyond, its copies hold another text
             self._unpark(parked, n_shared)
         self._held = tokens, len(tokens)
 
