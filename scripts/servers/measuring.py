@@ -106,6 +106,8 @@ def alternate(plan: Plan, record: Record, say: Callable[[str], None]) -> None:
     clients = [each for each in plan.conversations if len(each.turns) >= plan.turns][:2]
     (temperature,) = plan.temperatures
     missing = [r for r in range(plan.repetitions) if not record.has("turns", repetition=r)]
+    if not missing:
+        return
     with opened({side: plan.commands(side, LLAMA_GAMMA) for side in plan.sides}) as ports:
         for repetition in missing:
             talk(plan, record, ports, clients, temperature, repetition, repetition)

@@ -51,7 +51,7 @@ class Server(Closing):
     """
 
     def __init__(self, command: Command) -> None:
-        self.port = free_port()
+        self.port, self._name = free_port(), command[0]
         self._log = tempfile.TemporaryFile("w+")  # noqa: SIM115 - `close` closes it
         try:
             self._process = subprocess.Popen(
@@ -61,6 +61,7 @@ class Server(Closing):
                 env={"GOMP_SPINCOUNT": SPINS, **os.environ},  # specx's own setting, for both sides
             )
         except OSError as error:
+            self._log.close()
             raise ServerFailed(f"{command[0]} cannot be started: {error.strerror}") from error
         try:
             self._wait()
@@ -75,7 +76,7 @@ class Server(Closing):
             if self._process.poll() is not None or time.monotonic() > ends:
                 self._log.seek(0)
                 last = (self._log.read().splitlines() or ["no output"])[-1]
-                raise ServerFailed(f"{self._process.args[0]} did not start: {last}")
+                raise ServerFailed(f"{self._name} did not start: {last}")
             time.sleep(0.1)
 
     def close(self) -> None:
