@@ -1,4 +1,7 @@
-"""A running `specx serve`, and clients that speak HTTP byte by byte."""
+"""A running `specx serve`, and clients that speak HTTP byte by byte.
+
+The demo pair completes code and has no chat template; tests of chats give it one.
+"""
 
 from __future__ import annotations
 
@@ -13,10 +16,14 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.client import HTTPResponse
+from pathlib import Path
 from typing import Any
 
-__all__ = ["Answer", "Client", "Running", "chat", "events", "post", "serving"]
+__all__ = ["Answer", "Client", "Running", "chat", "events", "pair_with_template", "post", "serving"]
 
+TEMPLATE = """
+{%- for message in messages %}# {{ message.role }}: {{ message.content }}
+{% endfor %}{% if add_generation_prompt %}# assistant:{% endif %}"""
 STARTING = 120
 LONGEST = 60
 """Seconds that a test waits at most, for a start and for a byte."""
@@ -127,6 +134,14 @@ def events(stream: bytes) -> list[dict[str, Any]]:
     """The JSON of a stream's events, without the ``[DONE]``."""
     lines = [line[6:] for line in stream.split(b"\n") if line.startswith(b"data: ")]
     return [json.loads(line) for line in lines if line != b"[DONE]"]
+
+
+def pair_with_template(verifier: Path, drafter: Path, folder: Path) -> list[str]:
+    """Options of `specx serve` for this pair, the verifier with a chat template."""
+    from chat_models import with_template  # imports gguf, which most tests do without
+
+    chatting = with_template(verifier, folder / "verifier.gguf", TEMPLATE)
+    return ["-m", str(chatting), "-md", str(drafter), "--gamma", "4", "-t", "1"]
 
 
 @contextmanager

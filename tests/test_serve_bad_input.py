@@ -15,8 +15,8 @@ KEY = "a key with a word or two"
 
 
 @pytest.fixture(scope="module")
-def server(demo_verifier: object) -> Iterator[Running]:
-    with serving("-n", "64") as running:
+def server(chat_pair: list[str]) -> Iterator[Running]:
+    with serving(*chat_pair) as running:
         yield running
         assert_silent("".join(running.log))
 
@@ -258,8 +258,8 @@ def test_a_client_that_closes_its_sending_half_gets_its_answer_or_an_end(server:
 
 
 @pytest.fixture(scope="module")
-def locked(demo_verifier: object) -> Iterator[Running]:
-    with serving("--api-key", KEY.replace(" ", "-")) as running:
+def locked(chat_pair: list[str]) -> Iterator[Running]:
+    with serving(*chat_pair, "--api-key", KEY.replace(" ", "-")) as running:
         yield running
         assert_silent("".join(running.log))
         assert KEY.replace(" ", "-") not in "".join(running.log)

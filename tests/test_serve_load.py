@@ -29,14 +29,14 @@ pytestmark = pytest.mark.skipif(os.name == "nt", reason="POSIX signals")
 
 
 @pytest.fixture(scope="module")
-def server(demo_verifier: object) -> Iterator[Running]:
-    with serving("--queue", "40") as running:
+def server(chat_pair: list[str]) -> Iterator[Running]:
+    with serving(*chat_pair, "--queue", "40") as running:
         yield running
 
 
 @pytest.fixture
-def small(demo_verifier: object) -> Iterator[Running]:
-    with serving("--queue", "2", "-c", "4096") as running:
+def small(chat_pair: list[str]) -> Iterator[Running]:
+    with serving(*chat_pair, "--queue", "2", "-c", "4096") as running:
         yield running
 
 
