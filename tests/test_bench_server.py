@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 import bench_server
-from peers.record import read
+from peers.record import Record, read
 from servers.client import Chat, ServerFailed, read_reply
-from servers.measuring import FORM, read_texts
+from servers.measuring import FIXED, FORM, THEIRS, best_gamma, read_texts
 from servers.program import Server, llama_server, opened
 
 FAKE = '''
@@ -155,7 +155,14 @@ def test_two_clients_alternate_and_a_second_call_measures_nothing(
     assert capsys.readouterr().out == shown
 
 
-def test_each_side_runs_at_its_best_gamma(
+def test_the_best_gamma_is_the_fastest_of_its_side_and_temperature() -> None:
+    tried = [(FIXED, 1, 0, 9.0), (FIXED, 2, 0, 11.0), (FIXED, 3, 0.7, 20.0), (THEIRS, 5, 0, 30.0)]
+    names = ("side", "gamma", "temperature", "tok_s")
+    record = Record({"choice": [dict(zip(names, each, strict=True)) for each in tried]})
+    assert best_gamma(record, FIXED, 0.0) == 2
+
+
+def test_each_side_is_tried_with_each_gamma_and_then_all_take_turns(
     fake: list[str],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,

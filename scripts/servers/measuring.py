@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
@@ -94,8 +95,7 @@ def compare(plan: Plan, record: Record, say: Callable[[str], None]) -> None:
         ]  # fmt: skip
         if not missing:
             continue
-        commands = {side: plan.commands(side, gammas.get(side, 0)) for side in plan.sides}
-        with opened(commands) as ports:
+        with warm(plan, {side: gammas.get(side, 0) for side in plan.sides}) as ports:
             for place, repetition, conversation in missing:
                 talk(plan, record, ports, [conversation], temperature, repetition, place)
                 say(f"temperature {temperature:g}, repetition {repetition + 1}, {conversation.id}")
@@ -108,10 +108,23 @@ def alternate(plan: Plan, record: Record, say: Callable[[str], None]) -> None:
     missing = [r for r in range(plan.repetitions) if not record.has("turns", repetition=r)]
     if not missing:
         return
-    with opened({side: plan.commands(side, LLAMA_GAMMA) for side in plan.sides}) as ports:
+    with warm(plan, dict.fromkeys(plan.sides, LLAMA_GAMMA)) as ports:
         for repetition in missing:
             talk(plan, record, ports, clients, temperature, repetition, repetition)
             say(f"repetition {repetition + 1}")
+
+
+@contextmanager
+def warm(plan: Plan, sides: Mapping[str, int]) -> Iterator[dict[str, int]]:
+    """Ports of the sides with these gammas, running and warmed up within the block.
+
+    A server's first answer also pays for reading its weights from the disk.
+    """
+    commands = {side: plan.commands(side, gamma) for side, gamma in sides.items()}
+    with opened(commands) as ports:
+        for side, port in ports.items():
+            Chat(port, "Warm-up.", {**plan.request(side, 0.0), "max_tokens": 8}).say("Hello")
+        yield ports
 
 
 def choose(plan: Plan, record: Record, say: Callable[[str], None]) -> None:
@@ -122,7 +135,7 @@ def choose(plan: Plan, record: Record, say: Callable[[str], None]) -> None:
             if record.has("choice", side=side, gamma=gamma):
                 continue
             found = []
-            with opened({side: plan.commands(side, gamma)}) as ports:
+            with warm(plan, {side: gamma}) as ports:
                 for temperature in plan.temperatures:
                     request = {**plan.request(side, temperature), "max_tokens": CHOICE_TOKENS}
                     speeds = [
