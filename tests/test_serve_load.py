@@ -17,6 +17,13 @@ import psutil
 import pytest
 from serving import Client, Running, chat, events, post, serving
 
+from specx.cli import COMMANDS
+
+pytestmark = [
+    pytest.mark.skipif("serve" not in COMMANDS, reason="specx serve has no command line yet"),
+    pytest.mark.skipif(os.name == "nt", reason="POSIX signals"),
+]
+
 CLIENTS, REQUESTS = 16, 200
 WARM_UP = 50
 GROWTH = 32 << 20
@@ -24,8 +31,6 @@ GROWTH = 32 << 20
 PROMPTS = ("def add(a, b):", "class Stack:", "for i in range(", "import os\n", "x = [", "return ")
 ENDLESS: dict[str, Any] = {"max_tokens": 100_000, "ignore_eos": True, "stream": True}
 """Goes on until the context is full, which takes seconds."""
-
-pytestmark = pytest.mark.skipif(os.name == "nt", reason="POSIX signals")
 
 
 @pytest.fixture(scope="module")
