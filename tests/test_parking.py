@@ -424,9 +424,9 @@ PAIRS: dict[str, Callable[[], Pair]] = {
 
 
 def alternating(pair: Pair) -> tuple[Session, list[list[int]]]:
-    """Two texts: the first is parked, the second in the caches."""
+    """Two texts that begin alike: the first is parked, the second in the caches."""
     session = Session(pair, parking=Parking(ROOM))
-    texts = [text_of(session.pair, 24, client) for client in range(2)]
+    texts = [[2] * 9 + text_of(session.pair, 24, client) for client in range(2)]
     for text in texts:
         text += write(session, text, Settings(sampling=PLAIN, seed=1), n=6).tokens
     return session, texts

@@ -270,6 +270,24 @@ def test_checkpoints_bring_back_every_position_since(tiny_mamba: Path) -> None:
         np.testing.assert_array_equal(model.forward([tokens[0]])[0], want[0])
 
 
+@pytest.mark.parametrize("name", ["tiny_mamba", "gemma"])
+def test_a_state_holds_all_layers_where_some_are_recurrent_or_have_windows(
+    name: str, request: pytest.FixtureRequest
+) -> None:
+    """llama.cpp can also copy those layers alone, which is what a checkpoint needs."""
+    with load(request.getfixturevalue(name)) as model:
+        ids = np.random.default_rng(1).integers(5, 90, 20).tolist()
+        model.forward(ids[:12], 0)
+        state = model.export_state()
+        expected = model.forward(ids[12:16], 4)
+        model.truncate(0)
+        model.forward(ids[16:], 0)
+        model.import_state(state)
+        model.forward(ids[:3], 0)
+        model.truncate(12)
+        np.testing.assert_array_equal(model.forward(ids[12:16], 4), expected)
+
+
 def test_a_failed_call_on_a_recurrent_model_is_undone(
     tiny_mamba: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
