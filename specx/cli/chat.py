@@ -13,6 +13,7 @@ from specx import Session, interrupts
 from specx.cli.chat_commands import run_command
 from specx.cli.chat_input import open_input
 from specx.cli.chat_settings import ChosenSettings
+from specx.cli.chat_talk import Chat, ChatOptions
 from specx.cli.drafting import DRAWING, GAMMA, Chosen
 from specx.cli.files import Command, InputFile
 from specx.cli.generating import (
@@ -43,7 +44,7 @@ from specx.records.chat import read_chat
 from specx.runtime.prefill import PREFILL_SLICE
 from specx.session.conversation import Encoding
 
-__all__ = ["Chat", "chat"]
+__all__ = ["chat"]
 
 CONTEXT = 8192
 """Positions by default: the cache is reserved for all of them, and grows to gigabytes with them."""
@@ -108,7 +109,7 @@ OUTPUT = [
     ]
 )
 @click.pass_context
-def chat(context: click.Context, **given: Any) -> int:
+def chat(context: click.Context, /, **given: Any) -> int:
     """Talk with a model; a drafter makes the answers come faster."""
     options, settings = pick(ChatOptions, given), ChosenSettings(context, given)
     settings.of(0)  # refuses values that make no sense

@@ -32,14 +32,14 @@ def run_command(chat: Chat, text: str) -> bool:
             f"unknown command '/{name[:40]}'; /help lists them; a message that begins "
             "with a slash is typed with two: //"
         )
-    obey, takes, _ = COMMANDS[name]
+    obey, takes, _words = COMMANDS[name]
     if rest and not takes:
         raise UsageError(f"/{name} takes nothing after it; leave '{rest[:40]}' out")
     obey(chat, rest)
     return True
 
 
-def _help(chat: Chat, _: str) -> None:
+def _help(chat: Chat, rest: str) -> None:
     width = max(len(f"/{name} {takes}") for name, (_, takes, _) in COMMANDS.items())
     for name, (_, takes, words) in COMMANDS.items():
         chat.note(f"{f'/{name} {takes}':{width}}  {words}")
@@ -48,16 +48,16 @@ def _help(chat: Chat, _: str) -> None:
     chat.note("Ctrl-C ends an answer. A message that begins with a slash is typed with two: //")
 
 
-def _reset(chat: Chat, _: str) -> None:
+def _reset(chat: Chat, rest: str) -> None:
     chat.conversation.reset()
     chat.note("a new conversation begins; system message and settings stay")
 
 
-def _undo(chat: Chat, _: str) -> None:
+def _undo(chat: Chat, rest: str) -> None:
     chat.note(f"took back {begin(chat.conversation.undo().question)} and its answer")
 
 
-def _regen(chat: Chat, _: str) -> None:
+def _regen(chat: Chat, rest: str) -> None:
     turn = chat.conversation.undo()
     seed = chat.settings.of(chat.conversation.n_asked).seed
     chat.note(f"another answer, with seed {seed}")
@@ -90,7 +90,7 @@ def _set(chat: Chat, text: str) -> None:
     chat.note(chat.settings.shown())
 
 
-def _stats(chat: Chat, _: str) -> None:
+def _stats(chat: Chat, rest: str) -> None:
     for line in statistics(chat.results, (chat.n_used(), chat.n_ctx)):
         chat.note(line)
     turns = chat.conversation.turns
