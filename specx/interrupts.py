@@ -133,8 +133,8 @@ def resumed() -> bool:
         return False
     with held():
         _state.raised = False
-        _state.count, _state.since = 0, 0.0
         _state.received = None
+        _state.count, _state.since = 0, 0.0
     return not _state.last
 
 

@@ -93,8 +93,8 @@ def quiet_line(result: Result) -> str:
 
 
 ENDED = {
-    "length": "stopped at the length limit (/set n)",
-    "context": "stopped: the context is full (/reset begins anew)",
+    "length": "length limit reached (/set n)",
+    "context": "context full (/reset begins anew)",
     "interrupted": "interrupted",
 }
 """Ends of an answer that are not the model's own."""

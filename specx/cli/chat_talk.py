@@ -88,7 +88,7 @@ class Chat:
             self.note(f"{why}: messages and answers form one plain text")
         if not self.source.interactive:
             return
-        names = " with ".join(model.name for model in self.session.pair.models)
+        names = " with ".join(m.name.partition(":")[2] for m in self.session.pair.models)
         self.note(f"{names}; /help lists the commands, Ctrl-D leaves")
         styled = wants_styles(self._options.color, sys.stdout)
         if styled and len(self.session.pair.models) > 1:
@@ -143,6 +143,8 @@ class Chat:
         self.results.append(result)
         if not self._options.quiet:
             self.note(quiet_line(result))
+            if self.source.interactive:
+                self.note("")
 
     def _fitting(self, question: str) -> list[int]:
         """The tokens that ask `question`, if they leave room for an answer."""
@@ -169,7 +171,7 @@ class Chat:
             raise UsageError(
                 f"{full}; put /reset before it, or pass a larger -c; message: {begin(question)}"
             )
-        if not self.source.agrees(f"{full}; drop the oldest {named(talk.turns[:count])}?"):
+        if not self.source.agrees(f"{full}; drop {named(talk.turns[:count])}?"):
             raise UsageError("not sent: the context is full; /reset begins anew")
         talk.drop(count)
         return tokens()
@@ -215,11 +217,12 @@ def turns_of(count: int) -> str:
     return f"{count} turn{'' if count == 1 else 's'}"
 
 
-def named(turns: Sequence[Turn]) -> str:
-    """The turns by number and the beginnings of their questions, at most three of them."""
-    shown = ", ".join(begin(turn.question) for turn in turns[:3])
-    more = f" and {len(turns) - 3} more" if len(turns) > 3 else ""
-    return f"{turns_of(len(turns))} ({shown}{more})"
+def named(oldest: Sequence[Turn]) -> str:
+    """The oldest turns, and the beginnings of the first three questions."""
+    shown = ", ".join(begin(turn.question) for turn in oldest[:3])
+    more = f" and {len(oldest) - 3} more" if len(oldest) > 3 else ""
+    which = "the oldest turn" if len(oldest) == 1 else f"the {len(oldest)} oldest turns"
+    return f"{which} ({shown}{more})"
 
 
 def begin(text: str) -> str:
