@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import signal
 import subprocess
@@ -391,6 +392,7 @@ main()
 """
 
 
+@pytest.mark.skipif(os.name == "nt", reason="SIGKILL")
 def test_a_save_that_is_killed_leaves_the_old_file(table: Table, tmp_path: Path) -> None:
     model, saved = table(), tmp_path / "chat.json"
     talked(model, f"hi\n/save {saved}\n")

@@ -258,6 +258,26 @@ def trace_of(folder: Path) -> bytes:
     return (folder / "t.jsonl").read_bytes()
 
 
+def test_a_ctrl_c_ends_a_chat_that_is_piped_after_what_was_said(tmp_path: Path) -> None:
+    (tmp_path / "t.toml").write_text("context = 1000000\n" + ARROWS, encoding="utf-8")
+    command = [sys.executable, "-m", "specx", "chat", "--backend", "toy", "-m", "t.toml"]
+    process = subprocess.Popen(
+        command, cwd=tmp_path, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    assert process.stdin is not None
+    assert process.stdout is not None
+    process.stdin.write("→\n😀\n".encode())
+    process.stdin.flush()
+    first = process.stdout.read(3)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert (first + out).decode().count("\n") == 1
+    assert err.decode().splitlines()[-1] == "specx: interrupted"
+    assert "interrupted" in err.decode().splitlines()[-2]
+    assert "Traceback" not in err.decode()
+
+
 # Streams
 
 
@@ -393,10 +413,12 @@ def test_help_and_version_import_nothing_heavy(args: list[str]) -> None:
     assert "specx" in done.stdout
 
 
-def test_a_commands_help_loads_no_runtime() -> None:
+@pytest.mark.parametrize("name", ["run", "chat"])
+def test_a_commands_help_loads_no_runtime(name: str) -> None:
     done = python(
-        "import sys\nfrom specx.cli import exit_code_of\nexit_code_of(['run', '--help'])\n"
-        "print(sorted({'scipy', 'torch', 'llama_cpp', 'rich'} & set(sys.modules)), file=sys.stderr)"
+        f"import sys\nfrom specx.cli import exit_code_of\nexit_code_of([{name!r}, '--help'])\n"
+        "print(sorted({'scipy', 'torch', 'llama_cpp', 'rich', 'prompt_toolkit'}"
+        " & set(sys.modules)), file=sys.stderr)"
     )
     assert done.stderr == "[]\n"
 

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import click
 
-from specx import Session, interrupts
+from specx import Pair, Session, interrupts
 from specx.cli.chat_commands import run_command
 from specx.cli.chat_input import open_input
 from specx.cli.chat_settings import ChosenSettings
 from specx.cli.chat_talk import Chat, ChatOptions
-from specx.cli.drafting import DRAWING, GAMMA, Chosen
+from specx.cli.drafting import DRAWING, GAMMA, check_profile
 from specx.cli.files import Command, InputFile
 from specx.cli.generating import (
     MARKS,
@@ -42,6 +41,8 @@ from specx.cli.streams import say
 from specx.errors import SpecxError
 from specx.records.chat import read_chat
 from specx.runtime.prefill import PREFILL_SLICE
+from specx.schedule import Costs
+from specx.schedule.costs.curve import read_profile
 from specx.session.conversation import Encoding
 
 __all__ = ["chat"]
@@ -116,7 +117,7 @@ def chat(context: click.Context, /, **given: Any) -> int:
     saved = None if options.loaded is None else read_chat(options.loaded)
     loading = loading_of(given, settings.drafting)
     sides, template = sides_of(loading), chat_options(given)
-    talk, chosen = open_input(), Chosen(settings.drafting)
+    source = open_input()
     progress = Progress(enabled=not options.quiet)
     with ExitStack() as stack:
         pair = stack.enter_context(
@@ -132,18 +133,23 @@ def chat(context: click.Context, /, **given: Any) -> int:
         if encoding.raw:
             day = options.template_date
             refuse_template_options(options.system_prompt, template, day, raw=options.raw)
-        costs = None
-        if options.profile is not None:  # else the session's own
-            costs = chosen.costs(pair, replace(settings.of(0), gamma="auto"))
+        costs = _costs(pair, options.profile, live=settings.live)
         session = stack.enter_context(Session(pair, costs=costs))
         size = loading["n_batch"] or PREFILL_SLICE
-        running = Chat(options, settings, session, encoding, talk, progress, size)
+        running = Chat(options, settings, session, encoding, source, progress, size)
         if saved is not None:
             running.restore(saved, Path(str(options.loaded)), keep=True)
         if options.system_prompt is not None:
             running.conversation.system = options.system_prompt
         running.greet()
         return _converse(running)
+
+
+def _costs(pair: Pair, profile: Path | None, *, live: bool) -> Costs | None:
+    """The costs for auto of a given profile; None for those of the session itself."""
+    if profile is None:
+        return None
+    return pair.costs(check_profile(read_profile(profile), profile, pair), live=live)
 
 
 def _converse(chat: Chat) -> int:

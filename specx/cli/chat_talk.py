@@ -10,7 +10,7 @@ from typing import Literal
 
 import click
 
-from specx import Result, Session, Stop
+from specx import Result, Session, Settings, Stop
 from specx.cli.chat_input import Input
 from specx.cli.chat_output import Speaking, note, quiet_line
 from specx.cli.chat_settings import ChosenSettings
@@ -105,8 +105,27 @@ class Chat:
             If a signal came before the answer began.
         """
         tokens = self._fitting(question)
-        conversation, opened = self.conversation, self.encoding.opens_thinking(tokens)
-        settings = self.settings.of(conversation.n_asked)
+        settings = self.settings.of(self.conversation.n_asked)
+        opened = self.encoding.opens_thinking(tokens)
+        result = self._generate(tokens, settings, opened)
+        thought, answer = split(result.text, opened=opened)
+        turn = Turn(
+            question=question,
+            answer=answer,
+            thought=thought,
+            stopped=result.stop_reason,
+            seed=settings.seed,
+        )
+        self.conversation.add(turn)
+        self.conversation.n_asked += 1
+        self.results.append(result)
+        if not self._options.quiet:
+            self.note(quiet_line(result))
+            if self.source.interactive:
+                self.note("")
+
+    def _generate(self, tokens: list[int], settings: Settings, opened: bool) -> Result:
+        """Print an answer; what was said of one that a signal ended is the answer."""
         speaking = Speaking(self._options.color, self._options.show, opened=opened)
         rounds = self.session.rounds(
             tokens,
@@ -128,23 +147,7 @@ class Chat:
         except KeyboardInterrupt:
             if not rounds.result.n_tokens:
                 raise
-        result = rounds.result
-        conversation.n_asked += 1
-        thought, answer = split(result.text, opened=opened)
-        conversation.add(
-            Turn(
-                question=question,
-                answer=answer,
-                thought=thought,
-                stopped=result.stop_reason,
-                seed=settings.seed,
-            )
-        )
-        self.results.append(result)
-        if not self._options.quiet:
-            self.note(quiet_line(result))
-            if self.source.interactive:
-                self.note("")
+        return rounds.result
 
     def _fitting(self, question: str) -> list[int]:
         """The tokens that ask `question`, if they leave room for an answer."""
