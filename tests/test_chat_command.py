@@ -15,6 +15,8 @@ import pytest
 from chat_models import with_template
 from inprocess import specx
 
+import specx.cli.chat as cli_chat
+from specx.cli.generating import Interruptible
 from specx.session.chat import render_chat
 
 SIGNS = "".join(map(chr, range(32, 127)))
@@ -304,6 +306,12 @@ def test_thinking_is_dimmed_and_not_sent_again_where_the_template_knows_of_it(
     assert "altered" not in done.stderr
 
 
+def test_thinking_that_the_template_opens_is_seen(table: Table) -> None:
+    done = chat(table(EACH + "<think>", THINKS), "hi\nho\n", "--color", "on")
+    assert done.stdout == "\x1b[2ma\x1b[0m\x1b[2m</think>\x1b[0mb\n" * 2
+    assert read_in_all(done.stderr) == [6, len("<[hi][b][ho]t")]
+
+
 def test_thinking_stays_where_the_template_does_not_know_of_it(table: Table) -> None:
     done = chat(table(EACH, THINKS), "hi\nho\n", "-n", "9")
     assert done.stdout == "<think>a</think>b\n" * 2
@@ -314,6 +322,47 @@ def read_in_all(beside: str) -> list[int]:
     """Prompt tokens of each answer, reused and read."""
     found = re.findall(r"prompt (\d+) reused \+ (\d+) read", beside)
     return [int(reused) + int(read) for reused, read in found]
+
+
+# A person at a terminal, as far as no terminal is needed
+
+
+class Person:
+    """Types what it is given; may be interrupted before an answer begins."""
+
+    interactive = True
+
+    def __init__(self, *typed: str) -> None:
+        self.typed = list(typed)
+        self.offered: list[str] = []
+
+    def read(self, offered: str = "") -> str | None:
+        self.offered.append(offered)
+        return self.typed.pop(0) if self.typed else None
+
+    def agrees(self, question: str) -> bool:
+        return False
+
+
+def test_a_message_whose_answer_never_began_is_offered_again(
+    table: Table, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    saved = tmp_path / "chat.json"
+    person = Person("hi", "ho", "/system be", "/regen", f"/save {saved}", "x" * 99)
+    fed = iter([False, True, True])
+
+    def interrupted(self: Interruptible, n_tokens: int) -> None:
+        if next(fed):
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(Interruptible, "fed", interrupted)
+    monkeypatch.setattr(cli_chat, "open_input", lambda: person)
+    done = chat(table(), "", "-c", "60", "--temp", "0", "-n", "3")
+    assert done.returncode == 0, done.stderr
+    assert person.offered == ["", "", "ho", "", "", "", "x" * 99]
+    messages = json.loads(saved.read_text())["messages"]
+    assert [message["content"] for message in messages] == ["hi", "aaa"]
+    assert done.stdout == "aaa\n"
 
 
 # Files

@@ -268,7 +268,7 @@ def test_a_ctrl_c_ends_a_chat_that_is_piped_after_what_was_said(tmp_path: Path) 
     assert process.stdout is not None
     process.stdin.write("→\n😀\n".encode())
     process.stdin.flush()
-    first = process.stdout.read(3)
+    first = os.read(process.stdout.fileno(), 1)
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=60)
     assert process.returncode == 130

@@ -169,12 +169,12 @@ def _converse(chat: Chat) -> int:
                 raise
             if not text:
                 chat.note("/exit or Ctrl-D leaves the chat")
-            offered = text
+            offered = _unsent(text)
         except SpecxError as error:
             if not chat.source.interactive:
                 raise
             say(str(error))
-            offered = "" if is_command(text) else text
+            offered = _unsent(text)
         if interrupts.received() and not _goes_on(chat):
             raise KeyboardInterrupt
 
@@ -186,12 +186,17 @@ def _goes_on(chat: Chat) -> bool:
 
 def _respond(chat: Chat, text: str) -> bool:
     """Answer a message or obey a command; False after ``/exit``."""
-    if is_command(text):
+    if _is_command(text):
         return run_command(chat, text)
     chat.ask(text[1:] if text.startswith("//") else text)
     return True
 
 
-def is_command(text: str) -> bool:
+def _unsent(text: str) -> str:
+    """A message, to be offered again; a command is short, and in the history."""
+    return "" if _is_command(text) else text
+
+
+def _is_command(text: str) -> bool:
     """True for a command; a message that begins with a slash is typed with two."""
     return text.startswith("/") and not text.startswith("//")

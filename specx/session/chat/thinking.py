@@ -85,12 +85,12 @@ def split(text: str, *, opened: bool = False) -> tuple[str, str]:
 def history_of(template: str) -> History:
     """What the template with this source does with the thinking of earlier answers.
 
-    One that names the closing tag cuts it out itself; one that names neither is given the answer as
-    the model wrote it.
+    One that names a tag cuts thinking out, or opens the tag itself and gives no place to what
+    follows it; one that says nothing of thinking is given the answer as the model wrote it.
     """
     if REASONING in template:
         return "reasoning_content"
-    return "answer" if CLOSE in template else "whole"
+    return "answer" if OPEN in template or CLOSE in template else "whole"
 
 
 def answered(thought: str, text: str, history: History) -> Message:
