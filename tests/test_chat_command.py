@@ -18,6 +18,7 @@ from inprocess import specx
 import specx.cli.chat as cli_chat
 from specx.cli.generating import Interruptible
 from specx.session.chat import render_chat
+from specx.session.decoding import Round
 
 SIGNS = "".join(map(chr, range(32, 127)))
 EACH = "{% for m in messages %}[{{ m.content }}]{% endfor %}"
@@ -363,6 +364,23 @@ def test_a_message_whose_answer_never_began_is_offered_again(
     messages = json.loads(saved.read_text())["messages"]
     assert [message["content"] for message in messages] == ["hi", "aaa"]
     assert done.stdout == "aaa\n"
+
+
+def test_what_was_said_stays_where_an_interrupt_could_not_wait_for_the_round(
+    table: Table, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    saved = tmp_path / "chat.json"
+    person = Person("hi", f"/save {saved}")
+
+    def interrupted(self: Interruptible, done: Round) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Interruptible, "round", interrupted)
+    monkeypatch.setattr(cli_chat, "open_input", lambda: person)
+    done = chat(table(), "", "--temp", "0")
+    assert (done.returncode, done.stdout) == (0, "a\n"), done.stderr
+    _, answer = json.loads(saved.read_text())["messages"]
+    assert (answer["content"], answer["stopped"]) == ("a", "interrupted")
 
 
 # Files
