@@ -8,7 +8,8 @@ two halves of a change that must not be split. So the process ``specx`` handles 
 - later, KeyboardInterrupt is raised, but within a `held` block only at its end;
 - one that Python swallowed, as it does in callbacks and destructors, is raised again;
 - while the first signal is handled, a second is ignored for some seconds; a later one, or a third,
-  ends the process at once.
+  ends the process at once;
+- after a Ctrl-C that ended only what was being done, `resumed` goes on, and the next is the first.
 
 A program that imports specx keeps its own handlers; `held` then does nothing.
 """
@@ -23,7 +24,17 @@ import time
 from types import FrameType, TracebackType
 from typing import Any
 
-__all__ = ["begun", "deafen", "exit_code", "held", "listen", "message", "received", "taken"]
+__all__ = [
+    "begun",
+    "deafen",
+    "exit_code",
+    "held",
+    "listen",
+    "message",
+    "received",
+    "resumed",
+    "taken",
+]
 
 SIGNALS = ("SIGINT", "SIGTERM", "SIGHUP")
 PATIENCE = 2.0
@@ -40,6 +51,8 @@ class _State:
         """The thread that handles signals; None before `listen`."""
         self.received: int | None = None
         """The first signal."""
+        self.last = False
+        """True once a signal other than Ctrl-C came: no work is to follow."""
         self.since = 0.0
         self.count = 0
         self.begun = False
@@ -50,8 +63,11 @@ class _State:
     def handle(self, number: int, _frame: FrameType | None) -> None:
         if self.reminded:
             self.reminded = False
+            if self.received is None:
+                return  # of a signal that the process has gone on from
         else:
             self.count += 1
+        self.last |= number != signal.SIGINT
         if self.received is None:
             self.received, self.since = number, time.monotonic()
             remind(PATIENCE)
@@ -106,6 +122,22 @@ def taken() -> None:
     _state.raised = True
 
 
+def resumed() -> bool:
+    """Go on after a Ctrl-C, if one came, and listen for the next; False if the process is to end.
+
+    For work that a Ctrl-C ends without ending the process, as an answer within a chat. To be called
+    once that work is over. A Ctrl-C that arrives meanwhile belongs to the same; a later one is
+    raised when this returns.
+    """
+    if _state.last:
+        return False
+    with held():
+        _state.raised = False
+        _state.received = None
+        _state.count, _state.since = 0, 0.0
+    return not _state.last
+
+
 def exit_code() -> int:
     """The exit code of a process that a signal ended; that of Ctrl-C if none was received."""
     return 128 + (_state.received or signal.SIGINT)
@@ -141,9 +173,12 @@ class held:
 
 def remind(seconds: float) -> None:
     """Run the handler again after `seconds`, in the main thread."""
+    since = _state.since
 
     def wait() -> None:
         time.sleep(seconds)
+        if _state.since != since:
+            return  # of a signal that the process has gone on from
         _state.reminded = True
         number = signal.Signals(_state.received or signal.SIGINT)
         if hasattr(signal, "pthread_kill") and _state.main is not None:

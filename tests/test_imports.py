@@ -31,7 +31,7 @@ FLOORS = [
 """From the ground up: a module imports from its own floor (never in a circle) and below."""
 
 RUNTIMES = {"torch", "transformers", "llama_cpp", "gguf", "specx_backends"}
-COMMAND_LINE = {"click", "rich"}
+COMMAND_LINE = {"click", "prompt_toolkit", "rich"}
 # tomli: before Python 3.11; typing_extensions: for type checkers alone.
 CORE_USES = set("numpy jinja2 msgspec psutil scipy tomli typing_extensions".split())
 DRAWING = {"matplotlib"}

@@ -154,6 +154,72 @@ def test_what_belongs_together_is_held_and_the_third_signal_ends_at_once(
     assert done.returncode == (130 if times == "3" else 0)
 
 
+RESUMED = (
+    "import signal, sys, time\n"
+    "from specx import interrupts\n"
+    "interrupts.PATIENCE = 0.2\n"
+    "interrupts.listen(); interrupts.begun()\n"
+    "def answer(*signals):\n"
+    "    try:\n"
+    "        with interrupts.held():\n"
+    "            for each in signals: signal.raise_signal(each)\n"
+    "    except KeyboardInterrupt:\n"
+    "        print('ended', interrupts.received(), interrupts.resumed(), interrupts.received())\n"
+)
+
+
+def test_after_a_ctrl_c_that_was_taken_the_next_is_the_first_again() -> None:
+    done = python(
+        f"{RESUMED}"
+        "for _ in range(5): answer(signal.SIGINT)\n"  # without it the third would end the process
+        "kill, signal.pthread_kill = signal.pthread_kill, lambda *_: print('reminded')\n"
+        "time.sleep(0.5)\n"  # no reminder of those five wakes what comes after
+        "print('quiet')\n"
+        "signal.pthread_kill = kill\n"
+        "try:\n"
+        "    signal.raise_signal(signal.SIGINT)\n"
+        "except KeyboardInterrupt:\n"
+        "    print('raised')\n"
+    )
+    assert done.stdout == "ended True True False\n" * 5 + "quiet\nraised\n", done.stderr
+
+
+@pytest.mark.parametrize("signals", ["SIGTERM", "SIGINT, signal.SIGTERM", "SIGTERM, signal.SIGINT"])
+def test_a_signal_that_is_to_end_the_process_is_not_gone_on_from(signals: str) -> None:
+    done = python(f"{RESUMED}answer(signal.{signals})")
+    assert done.stdout == "ended True False True\n", done.stderr
+
+
+def test_a_ctrl_c_that_comes_while_the_last_is_put_away_belongs_to_it_or_is_raised() -> None:
+    """A signal at every line of `resumed`: never lost between two states, never a stale one."""
+    done = python(
+        f"{RESUMED}"
+        "armed = []\n"
+        "def trace(frame, event, arg):\n"
+        "    if event == 'line' and armed and frame.f_code.co_name == 'resumed':\n"
+        "        armed[0] -= 1\n"
+        "        if not armed[0]:\n"
+        "            armed.clear(); signal.raise_signal(signal.SIGINT)\n"
+        "    return trace\n"
+        "for line in range(1, 9):\n"
+        "    sys.settrace(trace)\n"  # ends with the exception that it raises
+        "    armed.append(line)\n"
+        "    try:\n"
+        "        answer(signal.SIGINT)\n"
+        "    except KeyboardInterrupt:\n"
+        "        print('raised', interrupts.received(), interrupts.resumed())\n"
+        "    armed.clear()\n"
+        "    assert not interrupts.received()\n"
+        "    try:\n"
+        "        signal.raise_signal(signal.SIGINT); print('lost')\n"
+        "    except KeyboardInterrupt:\n"
+        "        assert interrupts.resumed()\n"
+    )
+    assert done.stderr == ""
+    took = [line.split()[0] for line in done.stdout.splitlines()]
+    assert took == ["ended"] * 4 + ["raised"] * 3 + ["ended"]
+
+
 def test_a_library_that_turns_an_interrupt_into_its_own_error_is_seen_through(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -190,6 +256,26 @@ def test_a_pipe_that_nobody_reads_does_not_keep_the_process(tmp_path: Path) -> N
 
 def trace_of(folder: Path) -> bytes:
     return (folder / "t.jsonl").read_bytes()
+
+
+def test_a_ctrl_c_ends_a_chat_that_is_piped_after_what_was_said(tmp_path: Path) -> None:
+    (tmp_path / "t.toml").write_text("context = 1000000\n" + ARROWS, encoding="utf-8")
+    command = [sys.executable, "-m", "specx", "chat", "--backend", "toy", "-m", "t.toml"]
+    process = subprocess.Popen(
+        command, cwd=tmp_path, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    assert process.stdin is not None
+    assert process.stdout is not None
+    process.stdin.write("→\n😀\n".encode())
+    process.stdin.flush()
+    first = os.read(process.stdout.fileno(), 1)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert (first + out).decode().count("\n") == 1
+    assert err.decode().splitlines()[-1] == "specx: interrupted"
+    assert "interrupted" in err.decode().splitlines()[-2]
+    assert "Traceback" not in err.decode()
 
 
 # Streams
@@ -327,10 +413,12 @@ def test_help_and_version_import_nothing_heavy(args: list[str]) -> None:
     assert "specx" in done.stdout
 
 
-def test_a_commands_help_loads_no_runtime() -> None:
+@pytest.mark.parametrize("name", ["run", "chat"])
+def test_a_commands_help_loads_no_runtime(name: str) -> None:
     done = python(
-        "import sys\nfrom specx.cli import exit_code_of\nexit_code_of(['run', '--help'])\n"
-        "print(sorted({'scipy', 'torch', 'llama_cpp', 'rich'} & set(sys.modules)), file=sys.stderr)"
+        f"import sys\nfrom specx.cli import exit_code_of\nexit_code_of([{name!r}, '--help'])\n"
+        "print(sorted({'scipy', 'torch', 'llama_cpp', 'rich', 'prompt_toolkit'}"
+        " & set(sys.modules)), file=sys.stderr)"
     )
     assert done.stderr == "[]\n"
 

@@ -23,7 +23,7 @@ from specx.session.result import Result
 from specx.session.settings import Settings
 from specx.shipped import DEMO_GAMMA
 
-__all__ = ["DRAFTING", "DRAWING", "Chosen", "DraftOptions", "DrawOptions", "check_profile"]
+__all__ = ["DRAFTING", "DRAWING", "GAMMA", "Chosen", "DraftOptions", "DrawOptions", "check_profile"]
 
 
 def _gamma(
@@ -71,7 +71,7 @@ DRAWING = [
 ]
 """Options for sampling drafts, and for the costs that auto uses; `specx bench` has them too."""
 
-DRAFTING = [
+GAMMA = [
     click.option(
         "--gamma",
         "--draft-max",
@@ -86,6 +86,10 @@ DRAFTING = [
         help="Drafters: model, lookup (what followed the same tokens earlier in the text; needs no "
         "second model), or model,lookup to choose each round.  [default: model with -md]",
     ),
+]
+
+DRAFTING = [
+    *GAMMA,
     *DRAWING,
     click.option(
         "--gamma-trace",

@@ -25,6 +25,7 @@ __all__ = [
     "chat_options",
     "pick",
     "prompt_options",
+    "runtime_options",
     "sampling_params",
 ]
 
@@ -83,34 +84,45 @@ MODELS = [
     click.option("--draft-backend", help="Runtime of the drafter.  [default: the verifier's]"),
 ]
 
-RUNTIME = [
-    *_both("-ngl", "n_gpu_layers", int, "Layers to offload.  [default: all, if there is a GPU]"),
-    *_both("-t", "threads", click.IntRange(min=1), "Threads.  [default: physical cores]"),
-    *_both(
-        "-c",
-        "n_ctx",
-        click.IntRange(min=1),
-        "Context size in tokens.  [default: as needed, from 4096 up to the trained size]",
-    ),
-    *_both(
-        "-b", "n_batch", click.IntRange(min=1), "Maximum number of tokens per call of the runtime."
-    ),
-    *_both("-ctk", "cache_type_k", str, "Element type of cached keys (f16, q8_0, ...)."),
-    *_both("-ctv", "cache_type_v", str, "Element type of cached values."),
-    click.option("--dtype", help="Number type of the weights (hf): float32, bfloat16, ..."),
-    click.option(
-        "--dtyped",
-        "dtype_draft",
-        help="The same for the drafter.  [default: bfloat16 on a CPU with instructions for it]",
-    ),
-    click.option("--device", help="Device for the weights (hf): cpu, cuda, mps."),
-    click.option(
-        "--weights-cache",
-        type=CacheFolder(),
-        metavar="DIR",
-        help="Keep dequantised GGUF weights in this folder (hf).",
-    ),
-]
+
+def runtime_options(context: str) -> list[Callable[[Any], Any]]:
+    """Options of the runtime, for a command whose context has this size by default."""
+    return [
+        *_both(
+            "-ngl", "n_gpu_layers", int, "Layers to offload.  [default: all, if there is a GPU]"
+        ),
+        *_both("-t", "threads", click.IntRange(min=1), "Threads.  [default: physical cores]"),
+        *_both(
+            "-c",
+            "n_ctx",
+            click.IntRange(min=1),
+            f"Context size in tokens.  [default: {context}]",
+        ),
+        *_both(
+            "-b",
+            "n_batch",
+            click.IntRange(min=1),
+            "Maximum number of tokens per call of the runtime.",
+        ),
+        *_both("-ctk", "cache_type_k", str, "Element type of cached keys (f16, q8_0, ...)."),
+        *_both("-ctv", "cache_type_v", str, "Element type of cached values."),
+        click.option("--dtype", help="Number type of the weights (hf): float32, bfloat16, ..."),
+        click.option(
+            "--dtyped",
+            "dtype_draft",
+            help="The same for the drafter.  [default: bfloat16 on a CPU with instructions for it]",
+        ),
+        click.option("--device", help="Device for the weights (hf): cpu, cuda, mps."),
+        click.option(
+            "--weights-cache",
+            type=CacheFolder(),
+            metavar="DIR",
+            help="Keep dequantised GGUF weights in this folder (hf).",
+        ),
+    ]
+
+
+RUNTIME = runtime_options("as needed, from 4096 up to the trained size")
 
 SAMPLING = [
     click.option(

@@ -8,7 +8,7 @@ from pathlib import Path
 from specx.errors import UsageError
 from specx.runtime.inputs import read_bytes
 
-__all__ = ["from_argument", "from_file", "from_input"]
+__all__ = ["from_argument", "from_file", "from_input", "text_of"]
 
 MOST_BYTES = 1 << 26
 """Maximum size of a prompt; longer than any context."""
@@ -24,12 +24,12 @@ def from_argument(text: str) -> str:
         raise UsageError(
             f"-p contains half a character, {text[error.start]!a}; pass valid text"
         ) from error
-    return _text(data, "-p")
+    return text_of(data, "-p")
 
 
 def from_file(path: Path) -> str:
     """The content of a file, without one final newline."""
-    return _unended(_text(read_bytes(path, "the prompt", most=MOST_BYTES), f"-f {path}"))
+    return _unended(text_of(read_bytes(path, "the prompt", most=MOST_BYTES), f"-f {path}"))
 
 
 def from_input() -> str:
@@ -44,10 +44,11 @@ def from_input() -> str:
         raise UsageError(
             f"standard input has more than {MOST_BYTES:,} bytes, the limit of a prompt; shorten it"
         )
-    return _unended(_text(data, "standard input"))
+    return _unended(text_of(data, "standard input"))
 
 
-def _text(data: bytes, source: str) -> str:
+def text_of(data: bytes, source: str) -> str:
+    """UTF-8 as text, with lines that end in a newline alone; `source` is named in the error."""
     try:
         text = data.decode("utf-8")
     except UnicodeDecodeError as error:

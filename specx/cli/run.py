@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -11,10 +11,23 @@ from typing import Any, Literal
 
 import click
 
-from specx import RULES, Result, Session, Settings, Stop, interrupts
+from specx import Result, Session, Stop, interrupts
 from specx.cli.drafting import DRAFTING, Chosen, DraftOptions
 from specx.cli.files import Command, InputFile
-from specx.cli.load import FIELDS, load_pair, plan_sides, with_demo_pair
+from specx.cli.generating import (
+    MARKS,
+    NO_DRAFT,
+    RULE,
+    VERBOSE,
+    Interruptible,
+    loading_of,
+    refuse_template_options,
+    seed_option,
+    settings_of,
+    sides_of,
+    stop_option,
+)
+from specx.cli.load import FIELDS, load_pair
 from specx.cli.options import (
     MODELS,
     RUNTIME,
@@ -23,14 +36,12 @@ from specx.cli.options import (
     add_options,
     chat_options,
     pick,
-    sampling_params,
 )
 from specx.cli.progress import Progress, Reading
 from specx.cli.prompt import from_argument, from_file, from_input
 from specx.cli.show import Printing
 from specx.cli.streams import is_terminal
 from specx.cli.tracing import TRACE, Described, Tracing
-from specx.core.logits import ENTROPY_STEPS
 from specx.core.sampling import SAMPLING_ORDER
 from specx.core.streams import draw_seed
 from specx.errors import UsageError
@@ -39,12 +50,10 @@ from specx.runtime.backend import Tokenizer
 from specx.runtime.fatal import last_words
 from specx.runtime.prefill import PREFILL_SLICE
 from specx.session.chat import ChatOptions, encode_chat, encode_raw, has_template, model_template
-from specx.session.decoding import Round
-from specx.session.generation import Generation, Observer
+from specx.session.generation import Generation
 
 __all__ = ["run"]
 
-DEFAULT_RULE = "block"
 SAMPLE_PROMPT = "def fibonacci(n):"
 
 EPILOG = """\b
@@ -81,26 +90,14 @@ GENERATION = [
         show_default=True,
         help="Maximum number of tokens to generate.",
     ),
-    click.option(
-        "--rule",
-        type=click.Choice(list(RULES)),
-        default=DEFAULT_RULE,
-        show_default=True,
-        help="Acceptance rule; all are exact, and block accepts the most tokens.",
-    ),
+    RULE,
     *SAMPLING,
-    click.option(
-        "-s",
-        "--seed",
-        type=click.IntRange(0, 2**64 - 1),
-        help="Random seed; the same seed and settings reproduce a text.  [default: drawn, and "
-        "shown in the footer]",
+    seed_option(
+        "the same seed and settings reproduce a text.  [default: drawn, and shown in the footer]"
     ),
-    click.option("--stop", multiple=True, help="End the text before this string; repeatable."),
+    stop_option("text"),
     click.option("--ignore-eos", is_flag=True, help="Continue after an end token."),
-    click.option(
-        "--no-draft", is_flag=True, help="Use the verifier alone, with the same loop and sampler."
-    ),
+    NO_DRAFT,
     click.option(
         "--no-cache", is_flag=True, help="Feed the whole text at every step (a slow baseline)."
     ),
@@ -110,23 +107,9 @@ OUTPUT = [
     TRACE,
     click.option("--json", "as_json", is_flag=True, help="Print one JSON object, nothing else."),
     click.option("--no-stream", is_flag=True, help="Print the text when it is complete."),
-    click.option(
-        "--color",
-        type=click.Choice(["auto", "on", "off"]),
-        default="auto",
-        show_default=True,
-        help="Mark tokens; see --show.",
-    ),
-    click.option(
-        "--show",
-        type=click.Choice(["origin", "entropy"]),
-        default="origin",
-        show_default=True,
-        help="What the marks show: the token's origin, or the verifier's uncertainty before it "
-        f"(entropy at temperature 1; shades start at {', '.join(map(str, ENTROPY_STEPS))} nats).",
-    ),
+    *MARKS,
     click.option("-q", "--quiet", is_flag=True, help="No footer and no progress."),
-    click.option("-v", "--verbose", is_flag=True, help="Show the runtime's own log."),
+    VERBOSE,
 ]
 
 
@@ -168,23 +151,6 @@ class OutputOptions:
     verbose: bool
 
 
-class Interruptible(Observer):
-    """Ends a generation cleanly after a signal, between rounds or slices of the prompt."""
-
-    def begin(self, generation: Generation) -> None:
-        self._stop = generation.stop
-
-    def fed(self, n_tokens: int) -> None:
-        if interrupts.received():
-            interrupts.taken()
-            raise KeyboardInterrupt
-
-    def round(self, done: Round) -> None:
-        if interrupts.received():
-            interrupts.taken()
-            self._stop.reason = "interrupted"
-
-
 class _Run:
     """One run, from options to printed output."""
 
@@ -192,22 +158,11 @@ class _Run:
         self.text = pick(TextOptions, given)
         self.output = pick(OutputOptions, given)
         self.drafting = pick(DraftOptions, given)
-        sampling = sampling_params(given)
-        self.settings = Settings(
-            sampling=sampling,
-            rule=self.text.rule,
-            seed=draw_seed() if self.text.seed is None else self.text.seed,
-            **self.drafting.settings(sampling),
-        )
+        seed = draw_seed() if self.text.seed is None else self.text.seed
+        self.settings = settings_of(given, self.drafting, seed)
         self.demo = given["model"] is None
-        self.loading = _loading(given, self.drafting)
-        self.sides = plan_sides(
-            self.loading["model"],
-            self.loading["model_draft"],
-            self.loading["backend"],
-            self.loading["draft_backend"],
-            self.loading,
-        )
+        self.loading = loading_of(given, self.drafting)
+        self.sides = sides_of(self.loading)
         self.chat = chat_options(given)
         self.prompt = _read_prompt(self.text, self.demo)
         self.chosen = Chosen(self.drafting)
@@ -318,16 +273,6 @@ class _Run:
         }
 
 
-def _loading(given: Mapping[str, Any], drafting: DraftOptions) -> dict[str, Any]:
-    """The load options, with the models to load."""
-    loading = with_demo_pair(given)
-    if not drafting.needs_model(loading["model_draft"]):
-        loading["model_draft"] = None
-    if drafting.no_draft:
-        loading |= {key: None for key in loading if key.endswith("_draft")}
-    return loading
-
-
 def _read_prompt(text: TextOptions, demo: bool) -> str:
     if text.prompt is not None and text.file is not None:
         raise UsageError("-p and -f were both given; leave one out")
@@ -346,18 +291,7 @@ def _encode(tokenizer: Tokenizer, prompt: str, text: TextOptions, chat: ChatOpti
     """The prompt's tokens, through the chat template if there is one."""
     system = text.system_prompt
     if _template_name(tokenizer, text) == "none":
-        asked = {
-            "-sys": system,
-            "--template-arg": chat.arguments or None,
-            "--template-date": text.template_date,
-        }
-        for flag, value in asked.items():
-            if value is not None:
-                raise UsageError(
-                    f"{flag} needs a chat template, "
-                    + ("which --raw disables" if text.raw else "which the model lacks")
-                    + "; leave it out"
-                )
+        refuse_template_options(system, chat, text.template_date, raw=text.raw)
         return encode_raw(tokenizer, prompt)
     messages = [{"role": "user", "content": prompt}]
     if system is not None:

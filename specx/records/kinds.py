@@ -20,6 +20,7 @@ BEGINNINGS = {
     rb"|backend,draft_backend,temperature,|\| arm \| tok/s \| speed-up \|",
     "profile": rb'\{\s*"specx_profile"\s*:',
     "comparison": rb'\{\s*"specx_compare"\s*:|A is [^\n]+, B is [^\n]+; gamma \d+\.\n',
+    "chat": rb'\{\s*"specx_chat"\s*:',
     "report": rb"\s*<!doctype html>.{,2000}<title>specx report",
     "study": rb'\{\s*"n_tokens"\s*:\s*\d+\s*,\s*"n_prompts"\s*:'
     rb"|prompt,kind,position,accepted,overlap,|\s*<!doctype html>.{,2000}<title>specx study",

@@ -20,6 +20,7 @@ __all__ = [
     "has_template",
     "model_template",
     "render_chat",
+    "spelled",
 ]
 
 PLAIN = ChatOptions()
@@ -135,15 +136,16 @@ def _piece(tokenizer: Tokenizer, text: str, inside: bool, *, parse_special: bool
         return []
     ids = tokenizer.encode(text, add_special=False, parse_special=parse_special)
     data = text.encode("utf-8", "surrogateescape")
-    if not inside or _spelled(tokenizer, ids) == data:
+    if not inside or spelled(tokenizer, ids) == data:
         return ids
     for guard in GUARDS:
         longer = tokenizer.encode(guard + text, add_special=False, parse_special=parse_special)
         for cut in range(1, min(len(longer), 4)):
-            if _spelled(tokenizer, longer[cut:]) == data:
+            if spelled(tokenizer, longer[cut:]) == data:
                 return longer[cut:]
     return ids
 
 
-def _spelled(tokenizer: Tokenizer, ids: Sequence[int]) -> bytes:
+def spelled(tokenizer: Tokenizer, ids: Sequence[int]) -> bytes:
+    """The text of `ids`, control tokens by their names."""
     return b"".join(tokenizer.token_bytes(t) or tokenizer.token_text(t).encode() for t in ids)
