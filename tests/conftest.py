@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from serving import pair_with_template
 from tiny_hf import make
 
 MODELS = Path(__file__).resolve().parent.parent / "models"
@@ -60,6 +61,14 @@ def demo_verifier() -> Path:
 @pytest.fixture(scope="session")
 def demo_drafter() -> Path:
     return _trained("specx-demo-drafter.gguf")
+
+
+@pytest.fixture(scope="session")
+def chat_pair(
+    demo_verifier: Path, demo_drafter: Path, tmp_path_factory: pytest.TempPathFactory
+) -> list[str]:
+    """Options of `specx serve` for the demo pair with a chat template."""
+    return pair_with_template(demo_verifier, demo_drafter, tmp_path_factory.mktemp("chat"))
 
 
 @pytest.fixture(scope="session")

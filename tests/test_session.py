@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from worlds import curve
 
 from specx import (
     LoadOptions,
@@ -25,7 +26,8 @@ from specx import (
 from specx.errors import BackendError, UsageError
 from specx.runtime.backend import LogitsBackend, Rollback
 from specx.runtime.uncached import Uncached
-from specx.schedule import Fixed
+from specx.schedule import Costs, Fixed, Schedule
+from specx.schedule.costs.curve import Profile
 from specx.session.decoding import Round
 from specx.session.generation import Generation
 from specx_backends.toy import CLOCK, Toy, ToyTable
@@ -238,22 +240,63 @@ def test_each_text_is_drafted_under_its_own_settings() -> None:
 
 def test_only_a_drawn_seed_lets_costs_be_learned_from_the_clock() -> None:
     session = Session(toys("native"), defaults=Settings(sampling=PLAIN, gamma="auto"))
-    session.generate([0], max_tokens=5, seed=1)
-    assert set(session._autos) == {False}
-    session.generate([0], max_tokens=5)
-    assert {live: auto.costs.live for live, auto in session._autos.items()} == {
-        False: False,
-        True: True,
-    }
+    seen: list[Schedule] = []
+    watched = Watched(seen)
+    session.generate([0], max_tokens=5, seed=1, observers=[watched])
+    session.generate([0], max_tokens=5, observers=[watched])
+    assert [each.costs.live for each in seen if each.costs is not None] == [False, True]
 
 
-def test_what_auto_learned_stays() -> None:
-    session = Session(toys("native"))
-    chosen = Settings(sampling=PLAIN, gamma="auto", seed=1)
-    write(session, [0], chosen, n=100)
-    learned = session._autos[False]
-    write(session, [1], chosen, n=10)
-    assert session._autos[False] is learned
+class Watched(Observer):
+    """Notes the schedule of each text."""
+
+    def __init__(self, seen: list[Schedule]) -> None:
+        self.seen = seen
+
+    def begin(self, generation: Generation) -> None:
+        assert generation.schedule is not None
+        self.seen.append(generation.schedule)
+
+
+def test_what_auto_learned_stays_for_texts_without_a_seed() -> None:
+    session, seen = Session(toys("native")), list[Schedule]()
+    for live in (True, False, True, False):
+        chosen = Settings(sampling=PLAIN, gamma="auto", seed=1)
+        write(session, [0], chosen, n=10, live=live, observers=[Watched(seen)])
+    first, seeded, second, again = seen
+    assert first is second
+    assert len({id(first), id(seeded), id(again)}) == 3
+
+
+def test_a_text_with_a_given_seed_does_not_depend_on_the_texts_before_it() -> None:
+    """Costs under which much depends on the acceptance that was learned."""
+    profile = Profile(verifier=curve([1, 1.3, 1.6, 1.9, 2.2, 2.5]), drafter=curve([0.1]))
+
+    def opened() -> Session:
+        costs = Costs(profile, "profile", live=False)
+        return Session(toys("native"), costs=costs, defaults=Settings(sampling=PLAIN, gamma="auto"))
+
+    session, texts = opened(), set[tuple[int, ...]]()
+    for seed in (0, 1, 2, 0):
+        alone = opened().generate([0], max_tokens=80, seed=seed)
+        found = session.generate([0], max_tokens=80, seed=seed)
+        assert (found.tokens, found.tally.lengths) == (alone.tokens, alone.tally.lengths)
+        session.generate([0], max_tokens=200)
+        texts.add(tuple(found.tokens))
+    assert len(texts) == 3
+
+
+def test_a_restart_by_an_earlier_text_does_not_shorten_what_a_seeded_one_is_drafted_from() -> None:
+    pair, tokens = toys("native"), [0, 1, 2, 3] * 5
+    session = Session(pair)
+    write(session, tokens, Settings(sampling=PLAIN, seed=1))
+    (drafter,) = session.drafters(Settings())
+    drafter.restart(8)
+    assert pair.drafter is not None
+    pair.drafter.forward(tokens[8:-1], 0)
+    for live, n_past in ((True, 11), (False, 19)):
+        write(session, tokens, Settings(sampling=PLAIN, seed=1), n=1, live=live)
+        assert pair.drafter.n_past == n_past
 
 
 def test_the_callers_time_is_not_the_generations() -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 import inspect
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -214,9 +214,18 @@ class HfModel(RewindingModel[Any]):
     def _restore(self, state: Any, n_past: int) -> None:
         self._cache = self._copied(state)
 
-    def _copied(self, cache: Any) -> Any:
+    def _export(self) -> tuple[Any, int]:
+        made: dict[int, Any] = {}
+        copied = self._copied(self._cache, made)
+        return copied, sum(storage_sizes(made.values()).values())
+
+    def _import(self, state: Any, n_past: int) -> None:
+        self._restore(state, n_past)
+
+    def _copied(self, cache: Any, made: dict[int, Any] | None = None) -> Any:
+        """A copy; all objects that were copied for it go into `made`."""
         with self._torch.inference_mode():
-            return copy.deepcopy(cache)
+            return copy.deepcopy(cache, made)
 
     # What this model can do
 
@@ -266,6 +275,12 @@ def new_cache(config: Any) -> Any:
         if type(layer) is utils.DynamicSlidingWindowLayer:
             cache.layers[index] = utils.DynamicLayer()
     return cache
+
+
+def storage_sizes(values: Iterable[Any]) -> dict[int, int]:
+    """Bytes by address of what the tensors among `values` keep, with what cropping left there."""
+    storages = [value.untyped_storage() for value in values if hasattr(value, "untyped_storage")]
+    return {storage.data_ptr(): storage.nbytes() for storage in storages}
 
 
 def length_of(layer: Any) -> int:

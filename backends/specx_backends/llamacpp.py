@@ -34,6 +34,8 @@ from specx_backends.rewinding import Ids, RewindingModel, Rows
 __all__ = ["LlamaCppFactory", "LlamaCppModel", "backend"]
 
 SEQUENCE = 0
+WHOLE = 0
+"""Flags for a state with all that the sequence has, not only what cannot be cut."""
 State: TypeAlias = "ctypes.Array[ctypes.c_uint8]"
 
 
@@ -185,8 +187,22 @@ class LlamaCppModel(RewindingModel[State]):
             raise BackendError(f"{self.name}: llama.cpp could not forget what follows {n_past}")
 
     def _save(self) -> State:
+        return self._read_state(self._lib.LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY)
+
+    def _restore(self, state: State, n_past: int) -> None:
+        self._write_state(state, self._lib.LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY)
+        self._cut(n_past)
+
+    def _export(self) -> tuple[State, int]:
+        state = self._read_state(WHOLE)
+        return state, len(state)
+
+    def _import(self, state: State, n_past: int) -> None:
+        self._write_state(state, WHOLE)
+        self._cut(n_past)  # nothing is cut, but it says where the cache ends
+
+    def _read_state(self, flags: int) -> State:
         lib, context = self._lib, self._context.pointer
-        flags = lib.LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY
         size = lib.llama_state_seq_get_size_ext(context, SEQUENCE, flags)
         state: State = (ctypes.c_uint8 * size)()
         if (
@@ -196,12 +212,10 @@ class LlamaCppModel(RewindingModel[State]):
             raise BackendError(f"{self.name}: llama.cpp could not save its state")
         return state
 
-    def _restore(self, state: State, n_past: int) -> None:
+    def _write_state(self, state: State, flags: int) -> None:
         lib, context = self._lib, self._context.pointer
-        flags = lib.LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY
         if not lib.llama_state_seq_set_data_ext(context, state, len(state), SEQUENCE, flags):
             raise BackendError(f"{self.name}: llama.cpp could not restore its state")
-        self._cut(n_past)
 
     def _comes_back(self) -> bool:
         """Whether llama.cpp says so: it knows what it could not remove."""

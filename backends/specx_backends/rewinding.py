@@ -9,21 +9,25 @@ from __future__ import annotations
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from specx.errors import BackendError
+from specx.errors import BackendError, SpecxError
 from specx.runtime.backend import (
     Clock,
     LogitsBackend,
+    ParkedState,
     Rollback,
     Tokenizer,
     check_forward,
+    check_state,
     check_truncate,
 )
+from specx_backends.library import first_line
 
 __all__ = ["NO_ROWS", "Ids", "RewindingModel", "Rows", "Snapshot", "calls"]
 
@@ -123,6 +127,40 @@ class RewindingModel(LogitsBackend, ABC, Generic[State]):
         if self.rollback == "checkpoint":
             self._snapshot = Snapshot(self._n_past, self._save() if self._n_past else None)
 
+    def export_state(self) -> ParkedState:
+        """A copy of the cache, as `Parkable` says."""
+        self._require_open()
+        self._synchronize()
+        with self._in_one_line("its cache could not be copied out"):
+            data, n_bytes = self._export() if self._n_past else (None, 0)
+        return ParkedState(n_past=self._n_past, n_bytes=n_bytes, maker=self, data=data)
+
+    def import_state(self, state: ParkedState) -> None:
+        """Replace what the cache holds, as `Parkable` says."""
+        self._require_open()
+        check_state(self, state)
+        self._empty()
+        try:
+            if state.n_past:
+                with self._in_one_line("a parked cache could not be copied back"):
+                    self._import(state.data, state.n_past)
+            self._n_past = state.n_past
+            if self.rollback == "checkpoint":
+                self.checkpoint()
+        except BaseException:  # Ctrl-C too: the cache may hold a part
+            self._empty()
+            raise
+
+    @contextmanager
+    def _in_one_line(self, failure: str) -> Iterator[None]:
+        """Turn the runtime's own exceptions, such as no memory, into a BackendError."""
+        try:
+            yield
+        except SpecxError:
+            raise
+        except Exception as error:
+            raise BackendError(f"{self.name}: {failure} ({first_line(error)})") from error
+
     # The runtime's own steps
 
     @abstractmethod
@@ -152,6 +190,14 @@ class RewindingModel(LogitsBackend, ABC, Generic[State]):
     @abstractmethod
     def _restore(self, state: State, n_past: int) -> None:
         """Return to a `state` that was saved at `n_past`; it stays good for another time."""
+
+    @abstractmethod
+    def _export(self) -> tuple[State, int]:
+        """A copy of all that the cache holds, and the bytes that the copy takes."""
+
+    @abstractmethod
+    def _import(self, state: State, n_past: int) -> None:
+        """Fill the empty cache with an exported `state`, which stays good for another time."""
 
     @abstractmethod
     def _comes_back(self) -> bool:
@@ -192,8 +238,8 @@ class RewindingModel(LogitsBackend, ABC, Generic[State]):
 
     def _empty(self) -> None:
         """Forget all: a model that can forget nothing else can do that."""
+        self._n_past = 0  # first: whatever an interrupt leaves in the cache, nothing is counted
         self._clear()
-        self._n_past = 0
         self._snapshot = Snapshot() if self.rollback == "checkpoint" else None
 
     def _undo(self, n_past: int) -> None:

@@ -22,9 +22,11 @@ from specx.runtime.backend import (
     Clock,
     LoadOptions,
     LogitsBackend,
+    ParkedState,
     Tokenizer,
     check_forward,
     check_model_name,
+    check_state,
     check_truncate,
     choose_n_ctx,
     reject_unsupported,
@@ -39,6 +41,8 @@ else:
 __all__ = ["CLOCK", "Toy", "ToyFactory", "ToyTable", "ToyTokenizer", "VirtualClock", "backend"]
 
 BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
+TOKEN_BYTES = 8
+"""What a parked token is said to take."""
 MOST_BYTES = 64 * 2**20  # a model's weights given by mistake are refused before they are read
 
 
@@ -198,6 +202,19 @@ class Toy(LogitsBackend):
         if self.rollback == "none":
             raise BackendError(f"{self.name} cannot roll back (rollback = 'none' in its table)")
         self._checkpoint = self.n_past
+
+    def export_state(self) -> ParkedState:
+        """The tokens fed and not forgotten."""
+        self._check_open()
+        size = self.n_past * TOKEN_BYTES
+        return ParkedState(n_past=self.n_past, n_bytes=size, maker=self, data=tuple(self._past))
+
+    def import_state(self, state: ParkedState) -> None:
+        """Hold the tokens of `state` instead; a checkpoint, where rollback is by one."""
+        self._check_open()
+        check_state(self, state)
+        self._past = list(state.data)
+        self._checkpoint = state.n_past if self.rollback == "checkpoint" else None
 
     def describe(self) -> dict[str, object]:
         """What is loaded, as JSON values."""

@@ -5,16 +5,30 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from specx.errors import UsageError
 from specx.output import OutputFile
 
-__all__ = ["Record", "read", "take_up"]
+__all__ = ["PEERS", "Form", "Record", "read", "take_up"]
 
 FORMAT = 1
 
 Data = dict[str, Any]
+
+
+class Form(NamedTuple):
+    """A kind of record."""
+
+    mark: str
+    """The key that holds the format's number."""
+    script: str
+    """The script that writes it."""
+    parts: tuple[str, ...]
+    """Names of the lists of results."""
+
+
+PEERS = Form("specx_peers", "scripts/bench_peers.py", ("choice", "blocks", "acceptance"))
 
 
 class Record:
@@ -38,6 +52,11 @@ class Record:
         key = list(key)
         others = [old for old in self.data[kind] if any(old[k] != entry[k] for k in key)]
         self.data[kind] = [*others, entry]
+        self.save()
+
+    def extend(self, kind: str, entries: Iterable[Data]) -> None:
+        """Add new entries, and save."""
+        self.data[kind] += entries
         self.save()
 
     def has(self, kind: str, **values: object) -> bool:
@@ -79,7 +98,7 @@ class Record:
         return found
 
 
-def take_up(path: Path, settings: Data) -> Record:
+def take_up(path: Path, settings: Data, form: Form = PEERS) -> Record:
     """The record in `path`, or a new one; the same settings, or none of it can be compared.
 
     Raises
@@ -89,9 +108,9 @@ def take_up(path: Path, settings: Data) -> Record:
     """
     file = OutputFile(path)
     if not path.exists():
-        empty: Data = {"choice": [], "blocks": [], "acceptance": [], "failures": {}}
-        return Record({"specx_peers": FORMAT, "settings": settings, **empty}, file)
-    data = read(path).data
+        empty: Data = {**{part: [] for part in form.parts}, "failures": {}}
+        return Record({form.mark: FORMAT, "settings": settings, **empty}, file)
+    data = read(path, form).data
     for name, value in settings.items():
         if data["settings"].get(name) != value:
             raise UsageError(
@@ -101,7 +120,7 @@ def take_up(path: Path, settings: Data) -> Record:
     return Record(data, file)
 
 
-def read(path: Path) -> Record:
+def read(path: Path, form: Form = PEERS) -> Record:
     """The record in `path`.
 
     Raises
@@ -115,6 +134,6 @@ def read(path: Path) -> Record:
         raise UsageError(f"cannot read {path}: {error.strerror}") from error
     except ValueError as error:
         raise UsageError(f"{path} is not JSON ({error}); give another file with -o") from error
-    if not isinstance(data, dict) or data.get("specx_peers") != FORMAT:
-        raise UsageError(f"{path} is not a record of scripts/bench_peers.py; name another with -o")
+    if not isinstance(data, dict) or data.get(form.mark) != FORMAT:
+        raise UsageError(f"{path} is not a record of {form.script}; name another with -o")
     return Record(data)

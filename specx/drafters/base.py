@@ -89,10 +89,17 @@ class TextSettings:
     """Tokens that end the text, after which nothing is worth proposing. They stay in the draft."""
     keep_logits: bool = False
     """Whether each distribution of a draft keeps the logits it was made of."""
+    alone: bool = False
+    """Whether drafts may depend on this text alone, not on the texts before it, so that a seed
+    reproduces them."""
 
 
 class Drafter(Protocol):
-    """Proposes tokens after a text; knows nothing of how they are judged."""
+    """Proposes tokens after a text; knows nothing of how they are judged.
+
+    One that is a `specx.runtime.backend.Parkable` too is parked with its text; another reads the
+    text again.
+    """
 
     name: str
     kind: str

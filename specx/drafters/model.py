@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from specx.core.sampling import Distribution, LogitsReader, SamplingParams
 from specx.drafters.base import POSITIONS, Draft, Drafter, GoOn, Models, Outlook, TextSettings
-from specx.errors import UsageError
-from specx.runtime.backend import LogitsBackend
+from specx.errors import BackendError, UsageError
+from specx.runtime.backend import LogitsBackend, Parkable, ParkedState, check_state
 from specx.runtime.prefill import prefill
 from specx.runtime.vocabulary import readable
 
@@ -43,6 +43,7 @@ class ModelDrafter:
         self.model = model
         self.reader = reader
         self.eog_ids = eog_ids
+        self._alone = False
         self._first = 0
         """Position of the text that the model's own position 0 stands for."""
 
@@ -51,6 +52,7 @@ class ModelDrafter:
             self.reader, params=settings.sampling, keep_logits=settings.keep_logits
         )
         self.eog_ids = settings.eog_ids
+        self._alone = settings.alone
 
     def feed(self, tokens: Sequence[int], size: int, report: Callable[[int], None]) -> None:
         """Read `tokens`, all but the last.
@@ -60,8 +62,10 @@ class ModelDrafter:
         ContextError
             If the model's context cannot hold them; nothing was fed then.
         """
-        if not self.model.n_past:
-            self._first = 0  # an empty cache need not go on where a restart left it
+        # An empty cache need not go on where a restart left it; nor may one whose restart an
+        # earlier text caused, if drafts are to depend on this text alone.
+        if not self.model.n_past or (self._alone and self._first):
+            self.restart(0)
         own = readable(tokens[self._first :], self.model.n_vocab)
         prefill(self.model, own, size, report)
 
@@ -119,6 +123,29 @@ class ModelDrafter:
             self.restart(n_past)
         else:
             self.model.truncate(n_past - self._first)
+
+    def export_state(self) -> ParkedState:
+        """A copy of the model's cache, with where in the text it begins; see `Parkable`.
+
+        Raises
+        ------
+        BackendError
+            If the model's cache cannot be copied.
+        """
+        if not isinstance(self.model, Parkable):
+            raise BackendError(f"{self.name} has no cache that can be copied")
+        state = self.model.export_state()
+        return ParkedState(
+            n_past=self.n_past, n_bytes=state.n_bytes, maker=self, data=(self._first, state)
+        )
+
+    def import_state(self, state: ParkedState) -> None:
+        """Replace what the model holds by a copy that this drafter exported; see `Parkable`."""
+        check_state(self, state)
+        assert isinstance(self.model, Parkable)
+        first, data = state.data
+        self.restart(first)  # before the copy: an interrupt must not leave it at another position
+        self.model.import_state(data)
 
     def restart(self, n_past: int) -> None:
         """Forget everything, and read the text from absolute position `n_past` on.

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import reprlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from types import TracebackType
 from typing import Any, Final, Literal, Protocol, TypeAlias, TypeVar, runtime_checkable
 
@@ -25,10 +25,13 @@ __all__ = [
     "Clock",
     "LoadOptions",
     "LogitsBackend",
+    "Parkable",
+    "ParkedState",
     "Rollback",
     "Tokenizer",
     "check_forward",
     "check_model_name",
+    "check_state",
     "check_truncate",
     "choose_n_ctx",
     "get_backend",
@@ -152,6 +155,49 @@ class LogitsBackend(Protocol):
         trace: TracebackType | None,
     ) -> None:
         self.close()
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class ParkedState:
+    """A copy of what a cache held; only the model that made it can read it."""
+
+    n_past: int
+    """Tokens that the cache held."""
+    n_bytes: int
+    """Memory that the copy takes."""
+    maker: Parkable
+    data: Any = field(repr=False)
+
+
+@runtime_checkable
+class Parkable(Protocol):
+    """What a `LogitsBackend` or a drafter may also be: its cache can be copied out and back in.
+
+    After an import, logits are those that the model would have given where the state was exported.
+    """
+
+    name: str
+
+    def export_state(self) -> ParkedState:
+        """A copy of the cache, which stays as it is.
+
+        Raises
+        ------
+        BackendError
+            If it cannot be copied, as without enough memory.
+        """
+
+    def import_state(self, state: ParkedState) -> None:
+        """Replace what the cache holds by `state`, which stays good for further imports.
+
+        Where rollback is by checkpoint, one is made: `truncate` can return to ``state.n_past``.
+
+        Raises
+        ------
+        BackendError
+            If another model exported it, which changes nothing; if the runtime could not copy it,
+            which leaves the cache empty, as an interrupt does.
+        """
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -387,4 +433,13 @@ def check_truncate(backend: LogitsBackend, n_past: int) -> None:
         raise BackendError(
             f"{backend.name}: cannot truncate to {shown(n_past)}; the cache holds "
             f"{backend.n_past} tokens"
+        )
+
+
+def check_state(parkable: Parkable, state: ParkedState) -> None:
+    """Raise BackendError unless `parkable` itself exported `state`."""
+    if state.maker is not parkable:
+        raise BackendError(
+            f"{parkable.name}: a state that {state.maker.name} exported, loaded apart, cannot be "
+            "imported; import what this one exported"
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 from weakref import WeakValueDictionary
 
@@ -15,7 +15,7 @@ from specx.core.streams import Streams
 from specx.drafters import get_drafter
 from specx.drafters.base import Drafter, TextSettings
 from specx.errors import BackendError, SpecxError, UsageError, whole_number
-from specx.runtime.backend import LogitsBackend
+from specx.runtime.backend import LogitsBackend, Parkable
 from specx.runtime.prefill import PREFILL_SLICE, prefill
 from specx.runtime.uncached import unwrapped
 from specx.schedule import Auto, Costs, EarlyStop, Fixed, Schedule
@@ -23,6 +23,7 @@ from specx.session.asked import DEFAULTS, Asked, Options, Prompt
 from specx.session.decoding import Round, Stop, autoregress, speculate
 from specx.session.generation import Generation, Observer
 from specx.session.pair import Pair
+from specx.session.parking import PARK_LEAST, VERIFIER, ParkedText, Parking, common_length
 from specx.session.result import Result
 from specx.session.settings import Settings
 
@@ -100,8 +101,8 @@ class Stream(Iterator[str]):
 class Session(Closing):
     """Generates texts with the same models, whose caches keep what consecutive texts share.
 
-    What was learned stays from one text to the next: acceptance and costs under ``gamma="auto"``,
-    the lookup index. Only a new session starts without it.
+    What ``gamma="auto"`` learns stays from one text to the next, except where a seed is given: such
+    a text depends on no other, and every session writes the same.
 
     Parameters
     ----------
@@ -112,6 +113,9 @@ class Session(Closing):
         session's own times for texts without a given seed.
     defaults
         Settings of `generate` and `stream` that a call leaves out.
+    parking
+        Keeps texts that others take the place of, so that clients may alternate: each reads only
+        what is new. By default nothing is kept. It serves one session.
     closes_models
         Whether `close` frees the models too.
 
@@ -127,12 +131,15 @@ class Session(Closing):
         *,
         costs: Costs | None = None,
         defaults: Settings = DEFAULTS,
+        parking: Parking | None = None,
         closes_models: bool = False,
     ) -> None:
         self.pair = pair
         self.defaults = defaults
         self._costs = costs
-        self._autos: dict[bool, Auto] = {}
+        self._parking = parking
+        self._auto: Auto | None = None
+        """What texts without a given seed have taught."""
         self._drafters: dict[str, Drafter] = {}
         self._held: tuple[list[int], int] = [], 0
         """A text, and the length of its prefix that the caches reliably hold; beyond, they may hold
@@ -169,8 +176,8 @@ class Session(Closing):
         schedule
             Given the schedule of `settings`, returns the one to use.
         live
-            True to let ``gamma="auto"`` learn costs from the clock. The distribution of the text is
-            the same, but a seed does not reproduce it.
+            True to let ``gamma="auto"`` learn, costs from the clock and acceptance from one text to
+            the next. The distribution of the text is the same, but a seed does not reproduce it.
         size
             Tokens of the prompt to feed at a time, which bounds the delay of a Ctrl-C.
         keep_logits
@@ -265,6 +272,8 @@ class Session(Closing):
         self._closed = True
         for model in self.pair.models:
             _disown(model, self)
+        if self._parking is not None:
+            self._parking.clear()
         if self._closes_models:
             self.pair.close()
 
@@ -330,6 +339,7 @@ class Session(Closing):
             sampling=settings.draft_sampling or settings.sampling,
             eog_ids=generation.stop.eog_ids,
             keep_logits=keep_logits,
+            alone=not live,
         )
         for drafter in generation.drafters:
             drafter.begin(text)
@@ -338,25 +348,23 @@ class Session(Closing):
 
     def _schedule(self, settings: Settings, live: bool) -> Schedule:
         gamma = settings.gamma
-        schedule: Schedule = self._auto(live) if gamma == "auto" else Fixed(gamma)
+        schedule: Schedule = self._auto_for(live) if gamma == "auto" else Fixed(gamma)
         if settings.entropy_stop is None and settings.draft_p_min is None:
             return schedule
         return EarlyStop(schedule, entropy=settings.entropy_stop, p_min=settings.draft_p_min)
 
-    def _auto(self, live: bool) -> Auto:
-        if live not in self._autos:
-            self._autos[live] = Auto(self._costs or self.pair.costs(live=live))
-        return self._autos[live]
+    def _auto_for(self, live: bool) -> Auto:
+        if live and self._auto is not None:
+            return self._auto
+        auto = Auto(self._costs or self.pair.costs(live=live))
+        if live:
+            self._auto = auto
+        return auto
 
     def _feed(self, generation: Generation, size: int) -> None:
-        """Roll back to the shared prefix, and read the rest of the text but its last token."""
+        """Read what the caches lack of the text, all but its last token."""
         verifier, tokens = self.pair.verifier, generation.tokens
-        text, n_known = self._held
-        common = min(_common(text[:n_known], tokens), len(tokens) - 1)
-        sides: list[LogitsBackend | Drafter] = [verifier, *self._drafters.values()]
-        for side in sides:
-            _return_to(side, min(side.n_past, common))
-        self._held = tokens, len(tokens)
+        self._recall(tokens)
         generation.n_reused = verifier.n_past
         clock = verifier.clock
         begun = clock()
@@ -366,6 +374,60 @@ class Session(Closing):
             begun = clock()
             drafter.feed(tokens, size, generation.fed)
             generation.prefill_s.append(clock() - begun)
+
+    def _recall(self, tokens: list[int]) -> None:
+        """Let the caches hold a prefix of `tokens`: what they share, or what a parked text does."""
+        verifier = self.pair.verifier
+        text, n_known = self._held
+        common = min(common_length(text[:n_known], tokens), len(tokens) - 1)
+        n_held = min(verifier.n_past, n_known)
+        stays = common if verifier.rollback == "native" or common >= n_held else 0
+        parked, n_shared = None, 0
+        if self._parking is not None:
+            whole = verifier.rollback != "native"
+            # Before the held text is parked, which could drop this one, or take its room.
+            parked, n_shared = self._parking.take(tokens[:-1], min(stays, n_held), whole=whole)
+            if n_held - stays > PARK_LEAST:
+                self._park(self._parking)
+        self._held = tokens, common  # first: an interrupt may strike on either side of a rollback
+        for side in self._sides().values():
+            _return_to(side, min(side.n_past, common))
+        if parked is not None:
+            self._held = tokens, n_shared  # beyond, its copies hold another text
+            self._unpark(parked, n_shared)
+        self._held = tokens, len(tokens)
+
+    def _sides(self) -> dict[str, LogitsBackend | Drafter]:
+        return {VERIFIER: self.pair.verifier, **self._drafters}
+
+    def _park(self, parking: Parking) -> None:
+        """Park what the caches reliably hold."""
+        verifier, (text, n_known) = self.pair.verifier, self._held
+        if not isinstance(verifier, Parkable):
+            return
+        states = {}
+        for name, side in self._sides().items():
+            _return_to(side, min(side.n_past, n_known))
+            if side.n_past and isinstance(side, Parkable):
+                with suppress(SpecxError):  # such as no memory for a copy: it will be read again
+                    states[name] = side.export_state()
+        if VERIFIER in states:
+            parking.add(ParkedText(text[: verifier.n_past], states))
+
+    def _unpark(self, parked: ParkedText, n_shared: int) -> None:
+        """Put the copies of `parked` into the caches, up to the first `n_shared` tokens."""
+        for name, side in self._sides().items():
+            state = parked.states.get(name)
+            if state is None or min(state.n_past, n_shared) <= side.n_past:
+                continue
+            assert isinstance(side, Parkable)
+            try:
+                side.import_state(state)
+            except SpecxError:  # the side is empty now, and reads the text
+                if self._parking is not None:
+                    self._parking.remove(parked)
+                continue
+            _return_to(side, min(side.n_past, n_shared))
 
     def _decode(self, generation: Generation, keep_logits: bool) -> Iterator[Round]:
         settings, verifier = generation.settings, self.pair.verifier
@@ -383,12 +445,6 @@ class Session(Closing):
             streams=streams,
             stop=stop,
         )
-
-
-def _common(one: Sequence[int], other: Sequence[int]) -> int:
-    """Length of the longest common prefix."""
-    pairs = zip(one, other, strict=False)
-    return next((i for i, (a, b) in enumerate(pairs) if a != b), min(len(one), len(other)))
 
 
 def _return_to(side: LogitsBackend | Drafter, n_past: int) -> None:

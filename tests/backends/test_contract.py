@@ -27,10 +27,12 @@ from specx.runtime.backend import (
     BackendFactory,
     LoadOptions,
     LogitsBackend,
+    Parkable,
     Rollback,
     Tokenizer,
     reject_unsupported,
 )
+from specx_backends.rewinding import RewindingModel
 
 Rows = NDArray[np.float32]
 
@@ -461,6 +463,117 @@ def test_one_entry_too_many_is_caught(
         check_walks(faulty, oracle, tokens, allowed, model.walks)
 
 
+# Parking
+
+
+def parkable(subject: LogitsBackend) -> Any:
+    assert isinstance(subject, Parkable)
+    return subject
+
+
+def test_an_imported_state_gives_a_fresh_runs_logits(
+    subject: LogitsBackend, oracle: LogitsBackend, tokens: list[int]
+) -> None:
+    """Bit for bit, each time that it is imported, whatever the model holds."""
+    chunks = [tokens[:12], tokens[12:20], tokens[20:24]]
+    feed(subject, chunks[:2])
+    state = parkable(subject).export_state()
+    assert (state.n_past, subject.n_past) == (20, 20)
+    want = fresh(oracle, chunks)[20:]
+    np.testing.assert_array_equal(subject.forward(chunks[2], 4), want)
+    for held in (tokens[5:40], tokens[:3], []):
+        subject.truncate(0)
+        if held:
+            subject.forward(held, 1)
+        parkable(subject).import_state(state)
+        assert subject.n_past == 20
+        np.testing.assert_array_equal(subject.forward(chunks[2], 4), want)
+
+
+def test_an_imported_state_can_be_rolled_back_and_continued(
+    subject: LogitsBackend, oracle: LogitsBackend, tokens: list[int], allowed: float
+) -> None:
+    needs_rollback(subject)
+    subject.forward(tokens[:20], 1)
+    state = parkable(subject).export_state()
+    subject.truncate(0)
+    subject.forward(tokens[30:44], 1)
+    parkable(subject).import_state(state)
+    subject.forward(tokens[20:26], 1)
+    for kept in (23, 20, 9):
+        if subject.rollback == "checkpoint" and kept < 20:
+            with pytest.raises(BackendError):
+                subject.truncate(kept)
+            break
+        subject.truncate(kept)
+        other = tokens[40:44]
+        rows = subject.forward(other, 4)
+        assert deviation(rows, fresh(oracle, [[*tokens[:kept], *other]])[kept:]) <= allowed
+        subject.truncate(kept)
+
+
+def test_an_empty_cache_can_be_parked_too(
+    subject: LogitsBackend, oracle: LogitsBackend, tokens: list[int]
+) -> None:
+    state = parkable(subject).export_state()
+    assert (state.n_past, state.n_bytes) == (0, 0)
+    subject.forward(tokens[:9], 1)
+    parkable(subject).import_state(state)
+    assert subject.n_past == 0
+    rows = subject.forward(tokens[:4], 4)
+    np.testing.assert_array_equal(rows, fresh(oracle, [tokens[:4]]))
+
+
+def test_a_state_says_what_it_takes(subject: LogitsBackend, tokens: list[int]) -> None:
+    sizes = []
+    for _ in range(3):
+        subject.forward(tokens[:16], 0)
+        sizes.append(parkable(subject).export_state().n_bytes)
+    assert sizes[2] - sizes[1] == pytest.approx(sizes[1] - sizes[0], rel=0.1)
+    assert sizes[0] == pytest.approx(sizes[1] - sizes[0], rel=0.1)
+
+
+def test_a_state_of_another_model_is_refused(
+    subject: LogitsBackend, oracle: LogitsBackend, tokens: list[int]
+) -> None:
+    oracle.truncate(0)
+    oracle.forward(tokens[10:20], 1)
+    state = parkable(oracle).export_state()
+    subject.forward(tokens[:4], 4)
+    with pytest.raises(BackendError, match=f"^{re.escape(subject.name)}: .* loaded apart.*$"):
+        parkable(subject).import_state(state)
+    assert subject.n_past == 4
+    rows = subject.forward(tokens[4:8], 4)
+    np.testing.assert_array_equal(rows, fresh(oracle, chunked(tokens[:8], 4))[4:])
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), MemoryError("no room")])
+def test_a_failed_import_leaves_an_empty_cache(
+    subject: LogitsBackend,
+    oracle: LogitsBackend,
+    tokens: list[int],
+    error: BaseException,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    if not isinstance(subject, RewindingModel):
+        pytest.skip("a toy imports in one step")
+    subject.forward(tokens[:20], 1)
+    state = parkable(subject).export_state()
+    subject.forward(tokens[20:30], 1)
+    whole = subject._import
+
+    def strike(state: Any, n_past: int) -> None:
+        whole(state, n_past)
+        raise error
+
+    monkeypatch.setattr(subject, "_import", strike)
+    with pytest.raises((KeyboardInterrupt, BackendError)):
+        parkable(subject).import_state(state)
+    assert subject.n_past == 0
+    chunks = chunked(tokens[30:38], 4)
+    np.testing.assert_array_equal(feed(subject, chunks), fresh(oracle, chunks))
+
+
 # Mistakes of the caller
 
 MISTAKES: dict[str, tuple[Callable[[LogitsBackend, list[int]], object], type[Exception]]] = {
@@ -553,12 +666,17 @@ def test_the_need_for_context_is_asked(model: Model) -> None:
 def test_closed_is_closed(model: Model, tokens: list[int]) -> None:
     with model.open() as subject:
         subject.forward(tokens[:4])
+        state = parkable(subject).export_state()
     subject.close()
     for call in (lambda: subject.forward(tokens[:1]), lambda: subject.truncate(0)):
         with pytest.raises(BackendError):
             call()
     with pytest.raises(BackendError):
         subject.checkpoint()
+    with pytest.raises(BackendError):
+        parkable(subject).export_state()
+    with pytest.raises(BackendError):
+        parkable(subject).import_state(state)
 
 
 # What a backend says of itself

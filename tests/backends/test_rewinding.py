@@ -79,6 +79,16 @@ class Fake(RewindingModel[tuple[int, ...]]):
         self.cache = list(state)
         self.fail("restore")
 
+    def _export(self) -> tuple[tuple[int, ...], int]:
+        self.fail("export")
+        return tuple(self.cache), 4 * len(self.cache)
+
+    def _import(self, state: tuple[int, ...], n_past: int) -> None:
+        assert self.cache == []
+        for token in state:
+            self.cache.append(token)
+            self.fail("import")
+
     def _comes_back(self) -> bool:
         try:
             self._call(np.array([1, 2]))
@@ -96,12 +106,17 @@ def logits(tokens: list[int]) -> Rows:
 
 def interrupt(step: str) -> Callable[[str], None]:
     """Ctrl-C at the first `step`, and at no other."""
+    return failing(step, KeyboardInterrupt())
+
+
+def failing(step: str, error: BaseException) -> Callable[[str], None]:
+    """Raises `error` at the first `step`, and at no other."""
     steps = [step]
 
     def fail(now: str) -> None:
         if now in steps:
             steps.remove(now)
-            raise KeyboardInterrupt
+            raise error
 
     return fail
 
@@ -179,6 +194,67 @@ def test_after_an_interrupt_anywhere_position_0_is_a_fresh_start(
     model.truncate(2)
     np.testing.assert_array_equal(rows[0], logits([12, 13]))
     np.testing.assert_array_equal(model.forward([15])[0], logits([12, 13, 15]))
+
+
+@pytest.mark.parametrize("able", ["native", "checkpoint", "none"])
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), MemoryError("no room")])
+@pytest.mark.parametrize("step", ["clear", "import"])
+def test_an_import_that_fails_leaves_an_empty_cache(
+    able: Rollback, error: BaseException, step: str
+) -> None:
+    model = Fake(able)
+    model.forward([5, 6, 7])
+    state = model.export_state()
+    model.forward([8])
+    model.fail = failing(step, error)
+    with pytest.raises((KeyboardInterrupt, MemoryError, BackendError)) as caught:
+        model.import_state(state)
+    if step == "import" and isinstance(error, MemoryError):
+        assert str(caught.value) == "fake: a parked cache could not be copied back (no room)"
+    assert (model.n_past, model.cache) == (0, [])
+    np.testing.assert_array_equal(model.forward([9])[0], logits([9]))
+    model.import_state(state)
+    assert (model.n_past, model.cache) == (3, [5, 6, 7])
+
+
+def test_no_memory_for_a_checkpoint_after_an_import_leaves_an_empty_cache(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    model = Fake("checkpoint")
+    model.forward([5, 6])
+    state = model.export_state()
+    monkeypatch.setattr(model, "_save", lambda: failing("save", MemoryError())("save"))
+    with pytest.raises(MemoryError):
+        model.import_state(state)
+    assert (model.n_past, model.cache) == (0, [])
+
+
+@pytest.mark.parametrize("able", ["native", "checkpoint"])
+def test_an_import_is_where_a_model_can_return_to(able: Rollback) -> None:
+    model = Fake(able)
+    model.forward([5, 6])
+    state = model.export_state()
+    model.truncate(0)
+    model.forward([1, 2, 3, 4])
+    model.checkpoint()
+    model.import_state(state)
+    model.forward([7, 8])
+    model.truncate(2)
+    assert (model.n_past, model.cache) == (2, [5, 6])
+    model.calls.clear()
+    model.truncate(2)
+    assert model.calls == []
+
+
+def test_a_failed_export_is_told_in_one_line_and_changes_nothing() -> None:
+    model = Fake("native")
+    model.forward([5, 6])
+    model.fail = failing("export", MemoryError("no room"))
+    with pytest.raises(
+        BackendError, match=r"^fake: its cache could not be copied out \(no room\)$"
+    ):
+        model.export_state()
+    assert (model.n_past, model.cache) == (2, [5, 6])
 
 
 def test_truncating_to_where_it_is_does_not_touch_the_runtime() -> None:

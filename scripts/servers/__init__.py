@@ -1,0 +1,1 @@
+"""Parts of scripts/bench_server.py: servers, their clients, what is measured, and the tables."""
