@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+from browsing import find_browser
 from serving import pair_with_template
 from tiny_hf import make
 
@@ -69,6 +71,19 @@ def chat_pair(
 ) -> list[str]:
     """Options of `specx serve` for the demo pair with a chat template."""
     return pair_with_template(demo_verifier, demo_drafter, tmp_path_factory.mktemp("chat"))
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    """Headless Chromium; by module, since an event loop runs in this thread while it is there."""
+    playwright = pytest.importorskip(
+        "playwright.sync_api", reason="needs the extra 'browser': pip install 'specx[browser]'"
+    )
+    executable = find_browser()
+    with playwright.sync_playwright() as runner:
+        started = runner.chromium.launch(executable_path=executable, args=["--no-sandbox"])
+        yield started
+        started.close()
 
 
 @pytest.fixture(scope="session")

@@ -2,56 +2,18 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from browsing import Opened, barriers
 from test_bench_render import arm, record
 from traces import write_trace
 
 from specx.records.trace import BenchSummary, Trace, read_trace
 from specx.report import page
-
-playwright = pytest.importorskip(
-    "playwright.sync_api", reason="needs the extra 'browser': pip install 'specx[browser]'"
-)
-
-BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
-
-
-def find_browser() -> str:
-    named = os.environ.get("SPECX_TEST_BROWSER")
-    found = next(filter(None, map(shutil.which, [named] if named else BROWSERS)), None)
-    if found is None:
-        pytest.skip("needs Chromium on the path, or SPECX_TEST_BROWSER=/path/to/it")
-    return found
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    executable = find_browser()
-    with playwright.sync_playwright() as runner:
-        started = runner.chromium.launch(executable_path=executable, args=["--no-sandbox"])
-        yield started
-        started.close()
-
-
-class Opened:
-    """A page and what it did while it was open."""
-
-    def __init__(self, browser: Any, file: Path, **context: Any) -> None:
-        self.requests: list[str] = []
-        self.complaints: list[str] = []
-        self.page = browser.new_page(**context)
-        self.page.on("request", lambda request: self.requests.append(request.url))
-        self.page.on("console", lambda message: self.complaints.append(message.text))
-        self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
-        self.page.on("dialog", lambda dialog: self.complaints.append(dialog.message))
-        self.page.goto(file.as_uri())
 
 
 @pytest.fixture(scope="module")
@@ -77,7 +39,7 @@ def swept() -> BenchSummary:
 
 @pytest.fixture
 def opened(browser: Any, file: Path) -> Iterator[Opened]:
-    found = Opened(browser, file)
+    found = Opened(browser, file.as_uri())
     yield found
     found.page.close()
 
@@ -130,12 +92,9 @@ def test_arrow_keys_walk_from_token_to_token(opened: Opened) -> None:
 def test_no_serious_barrier_and_no_sideways_scrolling(
     scheme: str, width: int, browser: Any, file: Path
 ) -> None:
-    axe = pytest.importorskip(
-        "axe_playwright_python.sync_playwright", reason="needs the extra 'browser'"
-    )
     opened = Opened(
         browser,
-        file,
+        file.as_uri(),
         color_scheme=scheme,
         viewport={"width": width, "height": 850},
         bypass_csp=True,
@@ -143,8 +102,7 @@ def test_no_serious_barrier_and_no_sideways_scrolling(
     opened.page.locator("#t1 .text .correction").first.dispatch_event("click")
     for mark in ("origin", "entropy"):
         opened.page.locator(f"input[value={mark}]").check()
-        found = axe.Axe().run(opened.page).response["violations"]
-        assert [v for v in found if v["impact"] in ("serious", "critical")] == []
+        assert barriers(opened.page) == []
     wide = opened.page.evaluate("document.documentElement.scrollWidth")
     opened.page.close()
     assert wide <= width
@@ -154,7 +112,7 @@ def test_four_thousand_tokens_open_at_once(browser: Any, tmp_path: Path) -> None
     words = tuple(f" word{i}" for i in range(50))
     trace = read_trace(write_trace(tmp_path / "a.jsonl", words=words, n=4000))
     (tmp_path / "a.html").write_text(page([trace]), encoding="utf-8")
-    opened = Opened(browser, tmp_path / "a.html")
+    opened = Opened(browser, (tmp_path / "a.html").as_uri())
     entry = "performance.getEntriesByType('navigation')[0].domComplete"
     print(f"\nopened in {opened.page.evaluate(entry):.0f} ms")
     assert opened.page.locator(".text .t").count() == 4000
