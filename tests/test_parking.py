@@ -178,8 +178,8 @@ def test_what_is_soon_read_again_is_not_parked(lost: int, n_texts: int) -> None:
     assert session.pair.verifier.n_past == 40
     kept = text[: 40 - lost]
     write(session, [*kept, (text[len(kept)] + 1) % 4], Settings(sampling=PLAIN))
-    assert session._parking is not None
-    assert session._parking.n_texts == n_texts
+    assert session.parking is not None
+    assert session.parking.n_texts == n_texts
 
 
 def test_a_client_that_goes_on_parks_nothing() -> None:

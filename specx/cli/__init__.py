@@ -21,6 +21,7 @@ __all__ = ["cli", "exit_code_of", "interrupted", "main"]
 COMMANDS = {
     "run": "Generate text with a verifier and, for speed, a drafter.",
     "chat": "Talk with a model; a drafter makes the answers come faster.",
+    "serve": "Serve a model to editors, web interfaces and programs.",
     "bench": "Measure the speed of a pair against its verifier alone.",
     "compare": "Separate the algorithm's effect from the runtime's: one pair on two systems.",
     "report": "Show the contents of traces.",

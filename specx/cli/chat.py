@@ -45,7 +45,7 @@ from specx.schedule import Costs
 from specx.schedule.costs.curve import read_profile
 from specx.session.conversation import Encoding
 
-__all__ = ["chat"]
+__all__ = ["chat", "costs_of"]
 
 CONTEXT = 8192
 """Positions by default: the cache is reserved for all of them, and grows to gigabytes with them."""
@@ -133,7 +133,7 @@ def chat(context: click.Context, /, **given: Any) -> int:
         if encoding.raw:
             day = options.template_date
             refuse_template_options(options.system_prompt, template, day, raw=options.raw)
-        costs = _costs(pair, options.profile, live=settings.live)
+        costs = costs_of(pair, options.profile, live=settings.live)
         session = stack.enter_context(Session(pair, costs=costs))
         size = loading["n_batch"] or PREFILL_SLICE
         running = Chat(options, settings, session, encoding, source, progress, size)
@@ -145,7 +145,7 @@ def chat(context: click.Context, /, **given: Any) -> int:
         return _converse(running)
 
 
-def _costs(pair: Pair, profile: Path | None, *, live: bool) -> Costs | None:
+def costs_of(pair: Pair, profile: Path | None, *, live: bool) -> Costs | None:
     """The costs for auto of a given profile; None for those of the session itself."""
     if profile is None:
         return None

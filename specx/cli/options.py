@@ -20,6 +20,7 @@ __all__ = [
     "RUNTIME",
     "SAMPLING",
     "TEMPLATE",
+    "TEMPLATE_INPUTS",
     "add_options",
     "asked_of_template",
     "chat_options",
@@ -160,12 +161,7 @@ def _iso_date(context: click.Context, option: Any, given: datetime | None) -> st
     return None if given is None else given.date().isoformat()
 
 
-TEMPLATE = [
-    click.option(
-        "--raw",
-        is_flag=True,
-        help="Do not apply the model's chat template; the prompt may name control tokens.",
-    ),
+TEMPLATE_INPUTS = [
     click.option(
         "--template-arg",
         multiple=True,
@@ -180,6 +176,15 @@ TEMPLATE = [
         callback=_iso_date,
         help="The date that the chat template sees, at midnight.  [default: today]",
     ),
+]
+
+TEMPLATE = [
+    click.option(
+        "--raw",
+        is_flag=True,
+        help="Do not apply the model's chat template; the prompt may name control tokens.",
+    ),
+    *TEMPLATE_INPUTS,
 ]
 
 

@@ -19,7 +19,7 @@ from specx.serve.logprobs import Logprob
 from specx.serve.wire import Wanted
 from specx.session.result import Result
 
-__all__ = ["Answer", "event_of"]
+__all__ = ["DONE", "Answer", "event_of"]
 
 FINISH = {"eos": "stop", "stop": "stop", "length": "length", "context": "length"}
 DONE = "data: [DONE]\n\n"
@@ -131,6 +131,11 @@ class Answer:
         choice = self._choices[event.index]
         choice.spoken += self._rest(choice, event.result)
         self._results.append((event.result, event.progress))
+
+    @property
+    def complete(self) -> bool:
+        """True if every text is there."""
+        return len(self._results) == self.wanted.n_choices
 
     def whole(self) -> dict[str, Any]:
         """The answer at once."""

@@ -16,7 +16,7 @@ from specx.runtime.prefill import PREFILL_SLICE
 from specx.serve.logprobs import Logprob, logprobs_of
 from specx.serve.wire import Refused, Wanted
 from specx.session.asked import Asked
-from specx.session.chat import ChatOptions
+from specx.session.chat import ChatOptions, has_template
 from specx.session.decoding import Round
 from specx.session.generation import Generation, Observer
 from specx.session.result import Result
@@ -223,10 +223,16 @@ class Engine:
         """Generate one text; False if it was broken off."""
         wanted = job.wanted
         prompt, options = wanted.choice(index)
+        tokenizer = self.session.pair.verifier.tokenizer
+        if wanted.chat and not has_template(tokenizer):
+            raise Refused(
+                "the model has no chat template, so it cannot chat; use /v1/completions",
+                code="no_chat_template",
+            )
         options["template"] = replace(
             self._template, arguments={**self._template.arguments, **wanted.arguments}
         )
-        asked = Asked(self.session.pair.verifier.tokenizer, self.session.defaults, options)
+        asked = Asked(tokenizer, self.session.defaults, options)
         tokens = asked.encode(prompt)
         self._require_room(tokens)
         following = _Following(job, index, lambda: self._closing)

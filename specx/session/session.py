@@ -137,7 +137,7 @@ class Session(Closing):
         self.pair = pair
         self.defaults = defaults
         self._costs = costs
-        self._parking = parking
+        self.parking = parking
         self._auto: Auto | None = None
         """What texts without a given seed have taught."""
         self._drafters: dict[str, Drafter] = {}
@@ -272,8 +272,8 @@ class Session(Closing):
         self._closed = True
         for model in self.pair.models:
             _disown(model, self)
-        if self._parking is not None:
-            self._parking.clear()
+        if self.parking is not None:
+            self.parking.clear()
         if self._closes_models:
             self.pair.close()
 
@@ -383,12 +383,12 @@ class Session(Closing):
         n_held = min(verifier.n_past, n_known)
         stays = common if verifier.rollback == "native" or common >= n_held else 0
         parked, n_shared = None, 0
-        if self._parking is not None:
+        if self.parking is not None:
             whole = verifier.rollback != "native"
             # Before the held text is parked, which could drop this one, or take its room.
-            parked, n_shared = self._parking.take(tokens[:-1], min(stays, n_held), whole=whole)
+            parked, n_shared = self.parking.take(tokens[:-1], min(stays, n_held), whole=whole)
             if n_held - stays > PARK_LEAST:
-                self._park(self._parking)
+                self._park(self.parking)
         self._held = tokens, common  # first: an interrupt may strike on either side of a rollback
         for side in self._sides().values():
             _return_to(side, min(side.n_past, common))
@@ -424,8 +424,8 @@ class Session(Closing):
             try:
                 side.import_state(state)
             except SpecxError:  # the side is empty now, and reads the text
-                if self._parking is not None:
-                    self._parking.remove(parked)
+                if self.parking is not None:
+                    self.parking.remove(parked)
                 continue
             _return_to(side, min(side.n_past, n_shared))
 
