@@ -11,12 +11,6 @@ from typing import Any
 import pytest
 from serving import Answer, Client, Running, chat, post, request, serving
 
-from specx.cli import COMMANDS
-
-pytestmark = pytest.mark.skipif(
-    "serve" not in COMMANDS, reason="specx serve has no command line yet"
-)
-
 KEY = "a key with a word or two"
 
 

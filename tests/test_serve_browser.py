@@ -13,12 +13,6 @@ import pytest
 from browsing import Opened, barriers
 from serving import Running, events, serving
 
-from specx.cli import COMMANDS
-
-pytestmark = pytest.mark.skipif(
-    "serve" not in COMMANDS, reason="specx serve has no command line yet"
-)
-
 CHAT = "/v1/chat/completions"
 PATHS = {"/", "/v1/models", CHAT}
 PROMPT = "def add(a, b):"

@@ -7,6 +7,7 @@ those that would change the text and are not supported are refused by name.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any, TypeAlias, TypeVar
@@ -291,8 +292,8 @@ def _require_whole_characters(raw: Mapping[str, Any]) -> None:
 
 def _field_of(message: str) -> str | None:
     """The field that an error of `specx.codec` names."""
-    _, named, rest = message.partition("field ")
-    return rest.replace(":", " ").split()[0] if named else None
+    found = re.search(r"field (\w+)", message)
+    return found[1] if found else None
 
 
 def _refuse_unsupported(raw: Mapping[str, Any]) -> None:
