@@ -80,8 +80,13 @@ class Answer:
 class Client:
     """A connection that sends and receives bytes as told."""
 
-    def __init__(self, port: int) -> None:
-        self.socket = socket.create_connection(("127.0.0.1", port), timeout=LONGEST)
+    def __init__(self, port: int, receiving: int | None = None) -> None:
+        """`receiving`: bytes that it takes without reading them."""
+        self.socket = socket.socket()
+        if receiving is not None:
+            self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receiving)
+        self.socket.settimeout(LONGEST)
+        self.socket.connect(("127.0.0.1", port))
 
     def send(self, data: bytes) -> None:
         self.socket.sendall(data)

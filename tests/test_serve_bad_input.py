@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import socket
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -297,3 +298,47 @@ def test_the_right_key(locked: Running) -> None:
     assert answer.status == 200
     assert locked.ask("GET", "/health").status == 200
     assert locked.ask("GET", "/v1/models").status == 401
+
+
+@pytest.fixture(scope="module")
+def hasty(chat_pair: list[str]) -> Iterator[Running]:
+    with serving(*chat_pair, "--timeout", "0.5") as running:
+        yield running
+        assert_silent("".join(running.log))
+
+
+def test_slow_headers_are_cut(hasty: Running) -> None:
+    for begun in (b"", b"GET /health HTTP/1.1\r\nHost: localhost\r\n"):
+        with Client(hasty.port) as client:
+            client.send(begun)
+            assert client.receive(1) == b""
+    assert hasty.ask("GET", "/health").status == 200
+
+
+def test_a_slow_body_is_refused(hasty: Running) -> None:
+    with Client(hasty.port) as client:
+        client.send(post(chat(), hasty.port, content_length="5000"))
+        assert_error(client.answer(), 408)
+
+
+def test_an_answer_that_nobody_reads_is_cut(hasty: Running) -> None:
+    """What was not sent by then is dropped: the client finds a stream without an end."""
+    with Client(hasty.port, receiving=2048) as client:
+        client.send(post(chat(max_tokens=100_000, ignore_eos=True, **NOISY), hasty.port))
+        time.sleep(6)
+        try:
+            body = client.receive(10**9)
+        except ConnectionError:
+            body = b""
+    assert b"[DONE]" not in body
+
+
+NOISY: dict[str, Any] = {
+    "stream": True,
+    "n": 16,
+    "logprobs": True,
+    "top_logprobs": 20,
+    "specx_tokens": True,
+    "timings_per_token": True,
+}
+"""Some megabytes, more than the buffers of a socket hold."""

@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,9 @@ import pytest
 from serving import Client, Running, chat, events, post, serving
 
 import specx
+from specx.verify.chisquare import chi_square
 
+PROMPT = "for i in range("
 MESSAGES: Any = [{"role": "user", "content": "def add(a, b):"}]
 SETTINGS: dict[str, Any] = {"seed": 7, "max_tokens": 24, "temperature": 0.8}
 
@@ -174,6 +177,51 @@ def test_ten_greedy_turns_reuse_every_prefix(server: Running, chat_pair: list[st
             whole = fresh.generate(messages, temperature=0, max_tokens=8, gamma=4)
         assert answer.text == whole.text
         messages.append({"role": "assistant", "content": answer.text})
+
+
+def served(server: Running, n_requests: int = 75) -> Counter[str]:
+    """Texts of one client, beside another who asks for something else in between."""
+    fields = {"temperature": 1, "top_k": 3, "top_p": 1, "max_tokens": 2, "ignore_eos": True}
+    seen: Counter[str] = Counter()
+    for place in range(n_requests):
+        asked = {"prompt": PROMPT, "n": 16, "seed": 16 * place, **fields}
+        answer = server.ask("POST", "/v1/completions", asked).json
+        seen.update(choice["text"] for choice in answer["choices"])
+        server.ask("POST", "/v1/completions", {"prompt": "class Stack:" * 8, "max_tokens": 1})
+    return seen
+
+
+def law_of(pair: list[str], temperature: float) -> dict[str, float]:
+    """The verifier's own distribution of two tokens, as text."""
+    params = specx.SamplingParams(temperature=temperature, top_k=3, top_p=1)
+    law: dict[str, float] = {}
+    with specx.load(pair[1], threads=1) as fresh:
+        verifier = fresh.pair.verifier
+        tokenizer = verifier.tokenizer
+        prompt = tokenizer.encode(PROMPT, add_special=True, parse_special=True)
+
+        def after(tokens: list[int]) -> dict[int, float]:
+            verifier.truncate(0)
+            row = specx.distribution(verifier.forward([*prompt, *tokens])[-1], params)
+            assert row.ids is not None
+            return dict(zip(row.ids.tolist(), row.probs.tolist(), strict=True))
+
+        for first, chance in after([]).items():
+            for second, more in after([first]).items():
+                data = tokenizer.token_bytes(first) + tokenizer.token_bytes(second)
+                text = data.decode("utf-8", "replace")
+                law[text] = law.get(text, 0) + chance * more
+    return law
+
+
+def test_served_texts_have_the_verifiers_distribution(
+    server: Running, chat_pair: list[str]
+) -> None:
+    seen = served(server)
+    found = chi_square(seen, law_of(chat_pair, 1), 1e-6)
+    assert found.holds, found
+    assert found.degrees >= 3
+    assert not chi_square(seen, law_of(chat_pair, 0.7), 1e-6).holds  # it would see another one
 
 
 def test_simons_llm(server: Running, tmp_path: Path) -> None:
