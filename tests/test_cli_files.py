@@ -36,7 +36,8 @@ PLAIN_TEXT = {
     "prompt", "system_prompt", "stop", "suite", "backend", "draft_backend", "gamma", "rule",
     "temp", "top_p", "widths", "draft", "dtype", "dtype_draft", "device", "cache_type_k",
     "cache_type_v", "cache_type_k_draft", "cache_type_v_draft", "against_backend",
-    "against_draft_backend", "against_ctk", "against_ctv", "against_dtype", "template_arg", "host", "api_key", "cors_origin",
+    "against_draft_backend", "against_ctk", "against_ctv", "against_dtype", "template_arg",
+    "host", "api_key", "cors_origin",
 }  # fmt: skip
 """Options whose text names no file."""
 
