@@ -182,6 +182,23 @@ def test_a_second_text_is_never_judged_by_the_first_ones_probabilities(
         assert targets == pytest.approx([chance(table(1), tokens, place) for place in places])
 
 
+def test_a_drafter_given_up_looks_back_without_reading_a_long_prompt() -> None:
+    costs = Profile(verifier=curve((1, 1.6, 1.7, 1.8)), drafter=curve([0.02]))
+    schedule = Auto(Costs(costs, "profile", live=False))
+    drafter = ModelDrafter(Toy(table(2)), LogitsReader("d", PLAIN))
+    tokens = np.random.default_rng(1).integers(0, 4, 4000).tolist()
+    drafter.begin(TextSettings(sampling=PLAIN, n_prompt=len(tokens), eog_ids=frozenset()))
+    assert drafter.outlook(tokens).lag == 0
+    schedule.plan([0], [drafter], 4)
+    side = schedule._sides["model"]
+    for _ in range(80):
+        side.acceptance.label(0, 0.05)
+    side.parking.interval = 30
+    rounds = run(drafter, schedule, tokens, 60)
+    assert "look back" in [done.reason for done in rounds]
+    assert drafter.model.n_past < 400
+
+
 def test_acceptance_costs_and_the_bank_are_kept() -> None:
     schedule = auto(profile("stairs"), live=True)
     World(profile("stairs"), lambda n: -3.0, slow=lambda n: 2.0).run(schedule, 200)

@@ -328,8 +328,8 @@ def test_a_budget_is_a_number_of_bytes(most: Any) -> None:
 
 @pytest.mark.parametrize("n_kept", [0, 1, 3])
 def test_no_more_is_parked_than_was_allowed(n_kept: int) -> None:
-    """Four texts in turn, of 39 tokens without the last; on each side 8 bytes per token."""
-    parking = Parking(n_kept * 2 * 39 * TOKEN_BYTES)
+    """Four texts in turn, of 39 tokens without the last, which no drafter reads in vain."""
+    parking = Parking(n_kept * 39 * TOKEN_BYTES)
     session = Session(toys("native"), parking=parking)
     texts = [text_of(session.pair, 40, client) for client in range(4)]
     for turn in range(8):

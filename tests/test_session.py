@@ -23,10 +23,11 @@ from specx import (
     Stop,
     get_backend,
 )
+from specx.drafters.base import Drafter
 from specx.errors import BackendError, UsageError
 from specx.runtime.backend import LogitsBackend, Rollback
 from specx.runtime.uncached import Uncached
-from specx.schedule import Costs, Fixed, Schedule
+from specx.schedule import Costs, Decision, Fixed, Outcome, Schedule
 from specx.schedule.costs.curve import Profile
 from specx.session.decoding import Round
 from specx.session.generation import Generation
@@ -286,6 +287,104 @@ def test_a_text_with_a_given_seed_does_not_depend_on_the_texts_before_it() -> No
     assert len(texts) == 3
 
 
+def never_pays() -> Costs:
+    """A pass of two tokens costs two passes."""
+    profile = Profile(verifier=curve([1, 2, 3, 4, 5, 6]), drafter=curve([0.5]))
+    return Costs(profile, "profile", live=False)
+
+
+def test_a_drafter_that_does_not_draft_does_not_read_the_prompt() -> None:
+    pair = toys("native")
+    assert pair.drafter is not None
+    session, tokens = Session(pair, costs=never_pays()), [0, 1, 2, 3] * 5
+    auto = Settings(sampling=PLAIN, gamma="auto", seed=1)
+    plain = write(session, tokens, auto)
+    assert (pair.drafter.n_past, plain.prefill_draft_s) == (0, 0)
+    assert plain.prefill_s > 0
+    # It reads the whole of the next text when it is to draft, and drafts as from a fresh start.
+    again, fixed = [*tokens, *plain.tokens, 1], Settings(sampling=PLAIN, gamma=3, seed=2)
+    late, fresh = write(session, again, fixed), write(Session(toys("native")), again, fixed)
+    assert (late.tokens, late.tally.lengths) == (fresh.tokens, fresh.tally.lengths)
+    assert late.prefill_draft_s == fresh.prefill_draft_s
+
+
+class Late:
+    """Drafts in its third round for the first time."""
+
+    costs = None
+
+    def __init__(self, inner: Schedule) -> None:
+        self.inner, self.rounds = inner, 0
+
+    def begin(self) -> None:
+        self.rounds = 0
+
+    def plan(self, tokens: Sequence[int], drafters: Sequence[Drafter], room: int) -> Decision:
+        self.rounds += 1
+        outlook = drafters[0].outlook(tokens)
+        if self.rounds < 3:
+            return Decision(drafters[0], 0, "late")
+        if self.rounds == 3:  # two plain tokens, and nothing of the prompt
+            assert (outlook.lag, outlook.unread) == (2, drafters[0].n_past or 19)
+        return self.inner.plan(tokens, drafters, room)
+
+    def go_on(self, k: int, logits: Any) -> bool:
+        return True
+
+    def learn(self, outcome: Outcome) -> None: ...
+
+
+class Steps(Observer):
+    def __init__(self) -> None:
+        self.seen: list[str] = []
+
+    def fed(self, n_tokens: int) -> None:
+        self.seen.append(f"fed {n_tokens}")
+
+    def prefilled(self) -> None:
+        self.seen.append("prefilled")
+
+    def round(self, done: Round) -> None:
+        self.seen.append(f"round {len(done.draft.ids)}")
+
+
+def test_a_prompt_read_late_is_counted_as_prefill_and_shown() -> None:
+    pair, steps, chosen = toys("native"), Steps(), Settings(sampling=PLAIN, gamma=3, seed=1)
+    tokens = [0, 1, 2, 3] * 5
+    late = write(Session(pair), tokens, chosen, schedule=Late, observers=[steps], size=10)
+    assert steps.seen[:8] == [
+        *("fed 10", "fed 19", "prefilled", "round 0", "round 0", "fed 10", "fed 19", "round 3")
+    ]
+    early = write(Session(toys("native")), tokens, chosen, size=10)
+    assert late.prefill_draft_s == early.prefill_draft_s > 0
+    # What the rounds took, to the clock's last digit: the reading is not in it.
+    parts = late.tally.times
+    assert late.tally.total == pytest.approx(
+        parts.draft + parts.verify + parts.core + parts.rollback, abs=1e-9
+    )
+
+
+def test_ctrl_c_while_a_prompt_is_read_late_leaves_the_session_sound() -> None:
+    class Struck(Observer):
+        late = False
+
+        def round(self, done: Round) -> None:
+            self.late = True
+
+        def fed(self, n_tokens: int) -> None:
+            if self.late:
+                raise KeyboardInterrupt
+
+    session, tokens = Session(toys("native")), [0, 1, 2, 3] * 5
+    chosen = Settings(sampling=PLAIN, gamma=3, seed=1)
+    with pytest.raises(KeyboardInterrupt):
+        write(session, tokens, chosen, schedule=Late, observers=[Struck()], size=10)
+    assert session.pair.drafter is not None
+    assert session.pair.drafter.n_past == 10
+    fresh = write(Session(toys("native")), tokens, chosen)
+    assert write(session, tokens, chosen).tokens == fresh.tokens
+
+
 def test_a_restart_by_an_earlier_text_does_not_shorten_what_a_seeded_one_is_drafted_from() -> None:
     pair, tokens = toys("native"), [0, 1, 2, 3] * 5
     session = Session(pair)
@@ -294,8 +393,8 @@ def test_a_restart_by_an_earlier_text_does_not_shorten_what_a_seeded_one_is_draf
     drafter.restart(8)
     assert pair.drafter is not None
     pair.drafter.forward(tokens[8:-1], 0)
-    for live, n_past in ((True, 11), (False, 19)):
-        write(session, tokens, Settings(sampling=PLAIN, seed=1), n=1, live=live)
+    for live, n_past in ((True, 12), (False, 20)):
+        write(session, tokens, Settings(sampling=PLAIN, seed=1), n=2, live=live)
         assert pair.drafter.n_past == n_past
 
 

@@ -65,6 +65,9 @@ class Outlook:
     have been right, so that nothing has to be proposed to find out."""
     bound: str = "no room"
     """What allows no more than `limit`."""
+    unread: int = 0
+    """Tokens of the prompt that it would read first. They are no lag: whoever drafts reads the
+    prompt once."""
 
 
 @dataclass(frozen=True)
@@ -85,6 +88,8 @@ class TextSettings:
 
     sampling: SamplingParams
     """Settings of the drafter's own draws."""
+    n_prompt: int = 1
+    """Tokens of the text that were given."""
     eog_ids: frozenset[int]
     """Tokens that end the text, after which nothing is worth proposing. They stay in the draft."""
     keep_logits: bool = False
@@ -128,7 +133,9 @@ class Drafter(Protocol):
     def feed(self, tokens: Sequence[int], size: int, report: Callable[[int], None]) -> None:
         """Read a prompt, all but its last token, in slices of `size`; see `specx.runtime.prefill`.
 
-        A drafter that reads the text only when it proposes does nothing.
+        Called once at the beginning of a text, unless the first draft comes later: then with the
+        first token alone at the beginning, and with the whole prompt before that draft. A drafter
+        that reads the text only when it proposes does nothing.
         """
 
     def outlook(self, tokens: Sequence[int]) -> Outlook:

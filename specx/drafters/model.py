@@ -44,6 +44,7 @@ class ModelDrafter:
         self.reader = reader
         self.eog_ids = eog_ids
         self._alone = False
+        self._n_prompt = 1
         self._first = 0
         """Position of the text that the model's own position 0 stands for."""
 
@@ -53,6 +54,7 @@ class ModelDrafter:
         )
         self.eog_ids = settings.eog_ids
         self._alone = settings.alone
+        self._n_prompt = settings.n_prompt
 
     def feed(self, tokens: Sequence[int], size: int, report: Callable[[int], None]) -> None:
         """Read `tokens`, all but the last.
@@ -79,7 +81,10 @@ class ModelDrafter:
 
     def outlook(self, tokens: Sequence[int]) -> Outlook:
         """How far it lags, and what its context has room for."""
-        return Outlook(self.n_ctx - len(tokens) + 1, len(tokens) - 1 - self.n_past)
+        read = max(self.n_past, self._n_prompt - 1)
+        return Outlook(
+            self.n_ctx - len(tokens) + 1, len(tokens) - 1 - read, unread=read - self.n_past
+        )
 
     def propose(
         self,

@@ -254,7 +254,7 @@ class Auto:
         """Let the drafter catch up, and see what it would have given the last tokens."""
         if self._hindsight(outlook) < LEAST_HINDSIGHT:
             return None
-        restarted, lag = None, outlook.lag
+        restarted, lag = None, outlook.lag + outlook.unread
         if self._reading(lag) > purse:
             affordable = (
                 window for window in WINDOWS if window < lag and self._reading(window) <= purse

@@ -7,7 +7,7 @@ correction.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
@@ -20,7 +20,7 @@ from specx.core.sampling import Distribution, LogitsReader
 from specx.core.streams import Streams
 from specx.drafters.base import Draft, Drafter
 from specx.runtime.backend import Clock, LogitsBackend, Tokenizer
-from specx.schedule import Outcome, Schedule
+from specx.schedule import Decision, Outcome, Schedule
 from specx.session.text import TextStream
 
 __all__ = ["Round", "Stop", "StopReason", "Times", "autoregress", "speculate"]
@@ -142,6 +142,7 @@ def speculate(
     streams: Streams,
     stop: Stop,
     clock: Clock | None = None,
+    ready: Callable[[Decision], None] = lambda decision: None,
 ) -> Iterator[Round]:
     """Speculative decoding: the emitted tokens have the verifier's distribution.
 
@@ -158,12 +159,17 @@ def speculate(
         may allow fewer.
     stop
         Ends the generation; its `reason` says why.
+    ready
+        Called with each round's plan before it is carried out, such as to let the drafter read the
+        prompt; its time is not the round's.
     """
     sides: list[LogitsBackend | Drafter] = [verifier, *drafters]
     while _has_room(verifier, tokens, stop):
         times, watch, length = Times(), _Stopwatch(clock or verifier.clock), len(tokens)
         plan = schedule.plan(tokens, drafters, min(verifier.n_ctx - length, stop.remaining - 1))
         times.core = watch.lap()
+        ready(plan)
+        watch.lap()
         random = streams.drafting(length)
         draft = plan.drafter.propose(tokens, plan.limit, random, schedule.go_on, plan.hindsight)
         times.draft = watch.lap() - draft.core_seconds

@@ -31,7 +31,7 @@ class Observer:
         """The model that reads the prompt holds `n_tokens` of it."""
 
     def prefilled(self) -> None:
-        """All models hold the prompt."""
+        """All models that the first round needs hold the prompt."""
 
     def round(self, done: Round) -> None:
         """A round is done."""
@@ -73,7 +73,7 @@ class Generation:
         self._decoding: float | None = None
         """When decoding began."""
         self._away = 0.0
-        """Seconds that the caller took between rounds, excluded from the generation's time."""
+        """Seconds of the decoding that went to the caller, between rounds, or to the prompt."""
         self._observed = 0.0
 
     def begin(self) -> None:
@@ -88,7 +88,9 @@ class Generation:
             observer.fed(n_tokens)
 
     def prefilled(self) -> None:
-        """Tell the observers that the prompt was read, and start the clock."""
+        """Tell the observers that the prompt was read, and start the clock; once."""
+        if self._decoding is not None:
+            return
         for observer in self._watching:
             observer.prefilled()
         self._decoding = self._clock()
@@ -105,12 +107,13 @@ class Generation:
 
     @contextmanager
     def away(self) -> Iterator[None]:
-        """Exclude the caller's time from the generation's."""
+        """Exclude the block's time from the decoding's."""
         left = self._clock()
         try:
             yield
         finally:
-            self._away += self._clock() - left
+            if self._decoding is not None:
+                self._away += self._clock() - left
 
     def finish(self, reason: StopReason | None = None) -> None:
         """End the generation, once: with `reason` if early, and show observers the result."""

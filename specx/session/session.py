@@ -6,6 +6,7 @@ import threading
 import weakref
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from typing import TYPE_CHECKING
 from weakref import WeakValueDictionary
 
@@ -18,7 +19,7 @@ from specx.errors import BackendError, SpecxError, UsageError, whole_number
 from specx.runtime.backend import LogitsBackend, Parkable
 from specx.runtime.prefill import PREFILL_SLICE, prefill
 from specx.runtime.uncached import unwrapped
-from specx.schedule import Auto, Costs, EarlyStop, Fixed, Schedule
+from specx.schedule import Auto, Costs, Decision, EarlyStop, Fixed, Schedule
 from specx.session.asked import DEFAULTS, Asked, Options, Prompt
 from specx.session.decoding import Round, Stop, autoregress, speculate
 from specx.session.generation import Generation, Observer
@@ -306,12 +307,12 @@ class Session(Closing):
             self._prepare(generation, chosen, live, keep_logits)
             generation.begin()
             self._feed(generation, size)
-            generation.prefilled()
-            for done in self._decode(generation, keep_logits):
+            for done in self._decode(generation, size, keep_logits):
                 self._held = generation.tokens, len(generation.tokens)
                 generation.add(done)
                 with generation.away():
                     yield done
+            generation.prefilled()  # where there was no round
         except GeneratorExit:
             generation.finish(None if generation.stop.reason else "interrupted")
             raise
@@ -337,6 +338,7 @@ class Session(Closing):
             return
         text = TextSettings(
             sampling=settings.draft_sampling or settings.sampling,
+            n_prompt=generation.n_prompt,
             eog_ids=generation.stop.eog_ids,
             keep_logits=keep_logits,
             alone=not live,
@@ -362,7 +364,7 @@ class Session(Closing):
         return auto
 
     def _feed(self, generation: Generation, size: int) -> None:
-        """Read what the caches lack of the text, all but its last token."""
+        """Let the verifier read what its cache lacks of the text, all but its last token."""
         verifier, tokens = self.pair.verifier, generation.tokens
         self._recall(tokens)
         generation.n_reused = verifier.n_past
@@ -371,9 +373,21 @@ class Session(Closing):
         prefill(verifier, tokens, size, generation.fed)
         generation.prefill_s.append(clock() - begun)
         for drafter in generation.drafters:
-            begun = clock()
-            drafter.feed(tokens, size, generation.fed)
-            generation.prefill_s.append(clock() - begun)
+            # It may never draft, and reads the prompt when it does. One whose context is too short
+            # is to say so now.
+            fits = len(tokens) <= drafter.n_ctx
+            drafter.feed(tokens[:1] if fits else tokens, size, generation.fed)
+
+    def _ready(self, generation: Generation, size: int, decision: Decision) -> None:
+        """Let the drafter of a round read the prompt, if it is to draft and has not."""
+        drafter = decision.drafter
+        if decision.limit and drafter.n_past < generation.n_prompt - 1:
+            clock = self.pair.verifier.clock
+            with generation.away():
+                begun = clock()
+                drafter.feed(generation.tokens[: generation.n_prompt], size, generation.fed)
+                generation.prefill_s.append(clock() - begun)
+        generation.prefilled()
 
     def _recall(self, tokens: list[int]) -> None:
         """Let the caches hold a prefix of `tokens`: what they share, or what a parked text does."""
@@ -429,11 +443,12 @@ class Session(Closing):
                 continue
             _return_to(side, min(side.n_past, n_shared))
 
-    def _decode(self, generation: Generation, keep_logits: bool) -> Iterator[Round]:
+    def _decode(self, generation: Generation, size: int, keep_logits: bool) -> Iterator[Round]:
         settings, verifier = generation.settings, self.pair.verifier
         reader = self.pair.reader(settings.sampling, keep_logits=keep_logits)
         streams, stop, tokens = Streams(settings.seed), generation.stop, generation.tokens
         if generation.schedule is None:
+            generation.prefilled()
             return autoregress(verifier, tokens, reader=reader, streams=streams, stop=stop)
         return speculate(
             verifier,
@@ -444,6 +459,7 @@ class Session(Closing):
             schedule=generation.schedule,
             streams=streams,
             stop=stop,
+            ready=partial(self._ready, generation, size),
         )
 
 
