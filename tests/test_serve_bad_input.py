@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from serving import Answer, Client, Running, chat, post, request, serving
+from serving import LONGEST, Answer, Client, Running, chat, post, request, serving
 
 KEY = "a key with a word or two"
 
@@ -124,6 +124,31 @@ def test_a_field_with_a_wrong_value_is_named(server: Running, name: str, value: 
     answer = server.chat(**{name: value})
     assert_error(answer, 400, name)
     assert name in answer.json["error"]["message"]
+
+
+@pytest.mark.parametrize("prompt", [[-1], [2**20], [1, -1]], ids=str)
+def test_a_token_that_the_model_lacks_is_refused(server: Running, prompt: list[int]) -> None:
+    answer = server.ask("POST", "/v1/completions", json.dumps({"prompt": prompt}).encode())
+    assert_error(answer, 400, "prompt")
+
+
+def test_a_value_that_only_the_sampler_refuses_is_named(server: Running) -> None:
+    body = b'{"prompt": "a", "temperature": 1e999}'
+    assert_error(server.ask("POST", "/v1/completions", body), 400, "temperature")
+
+
+def test_each_text_has_a_line_in_the_log(server: Running) -> None:
+    before, latest = len(server.log), time.monotonic() + LONGEST
+    answer = server.chat(max_tokens=5, n=2).json
+    n_prompt = answer["usage"]["prompt_tokens"]
+    while len(server.log) < before + 2 and time.monotonic() < latest:
+        time.sleep(0.05)
+    lines = server.log[before:]
+    assert len(lines) == 2
+    for line in lines:
+        assert line.startswith("specx: 5 tokens at ")
+        assert line.rstrip().endswith("length limit reached")
+    assert f"{n_prompt - 1} reused + 1 read" in lines[1]
 
 
 ODD = {

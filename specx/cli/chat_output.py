@@ -16,7 +16,7 @@ from specx.session.generation import Observer
 from specx.session.result import Result
 from specx.session.tally import merged
 
-__all__ = ["Speaking", "note", "quiet_line", "statistics"]
+__all__ = ["ENDED", "Speaking", "note", "quiet_line", "statistics"]
 
 
 def note(line: str, *, color: str = "auto") -> None:
@@ -73,8 +73,8 @@ class Speaking(Observer):
             self._writer.end()
 
 
-def quiet_line(result: Result) -> str:
-    """What a person may want to know of an answer."""
+def quiet_line(result: Result, ends: Mapping[str, str]) -> str:
+    """What a person may want to know of an answer; `ends` explains ends not the model's own."""
     tally = result.tally
     n_read = result.n_prompt - result.n_reused
     parts = [
@@ -88,7 +88,7 @@ def quiet_line(result: Result) -> str:
             for who, rounds in result.choices.gammas.items()
         )
         parts += [f"rounds by gamma {each}" for each in counts]
-    reason = ENDED.get(str(result.stop_reason))
+    reason = ends.get(str(result.stop_reason))
     return "  ".join([*parts, *([reason] if reason else [])])
 
 
@@ -97,7 +97,7 @@ ENDED = {
     "context": "context full (/reset begins anew)",
     "interrupted": "interrupted",
 }
-"""Ends of an answer that are not the model's own."""
+"""Ends of an answer that are not the model's own, with what to do in a chat."""
 
 
 def statistics(results: Sequence[Result], context: tuple[int, int]) -> list[str]:

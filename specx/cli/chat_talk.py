@@ -12,7 +12,7 @@ import click
 
 from specx import Result, Session, Settings, Stop
 from specx.cli.chat_input import Input
-from specx.cli.chat_output import Speaking, note, quiet_line
+from specx.cli.chat_output import ENDED, Speaking, note, quiet_line
 from specx.cli.chat_settings import ChosenSettings
 from specx.cli.generating import Interruptible
 from specx.cli.progress import Progress, Reading
@@ -120,7 +120,7 @@ class Chat:
         self.conversation.n_asked += 1
         self.results.append(result)
         if not self._options.quiet:
-            self.note(quiet_line(result))
+            self.note(quiet_line(result, ENDED))
             if self.source.interactive:
                 self.note("")
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import os
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from typing import Any
 
 import click
 
-from specx import Session
+from specx import Result, Session
 from specx.cli.drafting import DRAWING, GAMMA, DraftOptions
 from specx.cli.files import Command
 from specx.cli.generating import NO_DRAFT, RULE, VERBOSE, loading_of, settings_of, sides_of
@@ -34,6 +34,12 @@ __all__ = ["serve"]
 
 CONTEXT = 8192
 NEEDED = ("prometheus_client", "starlette", "uvicorn")
+
+ENDS = {
+    "length": "length limit reached",
+    "context": "context full",
+    "interrupted": "broken off",
+}
 
 EPILOG = """\b
 Clients of OpenAI's API use http://127.0.0.1:8080/v1 as their base URL; a page to chat with is at /.
@@ -102,7 +108,7 @@ NETWORK = [
         *GAMMA,
         *DRAWING,
         *runtime_options(f"{CONTEXT}, or the trained size if that is smaller"),
-        click.option("-q", "--quiet", is_flag=True, help="No progress and no ready line."),
+        click.option("-q", "--quiet", is_flag=True, help="Say nothing but errors."),
         VERBOSE,
     ]
 )
@@ -149,6 +155,7 @@ def serve(**given: Any) -> int:
             most_waiting=options.queue,
             template=template,
             slice_size=loading["n_batch"] or PREFILL_SLICE,
+            report=(lambda result: None) if options.quiet else _report,
         )
         access = Access(
             host=options.host, api_key=options.api_key or None, origins=options.cors_origin
@@ -178,6 +185,13 @@ class ServeOptions:
     timeout: float
     template_date: str | None
     quiet: bool
+
+
+def _report(result: Result) -> None:
+    from specx.cli.chat_output import quiet_line
+
+    with suppress(OSError):  # nobody reads standard error any more; clients are served all the same
+        click.echo(f"specx: {quiet_line(result, ENDS)}", err=True)
 
 
 def _greet(name: str, address: tuple[Any, ...], *, chats: bool) -> None:

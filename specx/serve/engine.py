@@ -7,7 +7,8 @@ import threading
 import time
 import traceback
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
@@ -110,6 +111,8 @@ class Engine:
         Requests that may wait while one is being answered.
     template
         Inputs of the chat template that a request does not set.
+    report
+        Takes the result of each text, complete or broken off, on the engine's thread.
     """
 
     def __init__(
@@ -119,10 +122,11 @@ class Engine:
         most_waiting: int,
         template: ChatOptions,
         slice_size: int = PREFILL_SLICE,
+        report: Callable[[Result], None] = lambda result: None,
     ) -> None:
         self.session = session
         self.most_waiting = most_waiting
-        self._template, self._slice = template, slice_size
+        self._template, self._slice, self._report = template, slice_size, report
         self._waiting: deque[Job] = deque()
         self._running: Job | None = None
         self._changed = threading.Condition()
@@ -232,22 +236,27 @@ class Engine:
         options["template"] = replace(
             self._template, arguments={**self._template.arguments, **wanted.arguments}
         )
-        asked = Asked(tokenizer, self.session.defaults, options)
-        tokens = asked.encode(prompt)
-        self._require_room(tokens)
+        with _blaming(*wanted.options):
+            asked = Asked(tokenizer, self.session.defaults, options)
+        field = "messages" if wanted.chat else "prompt"
+        with _blaming(field):
+            tokens = asked.encode(prompt)
+        self._require_room(tokens, field)
         following = _Following(job, index, lambda: self._closing)
-        rounds = self.session.rounds(
-            tokens,
-            asked.settings,
-            asked.stop,
-            [following],
-            live=asked.live,
-            size=self._slice,
-            keep_logits=wanted.n_alternatives is not None,
-        )
+        with _blaming(field):
+            rounds = self.session.rounds(
+                tokens,
+                asked.settings,
+                asked.stop,
+                [following],
+                live=asked.live,
+                size=self._slice,
+                keep_logits=wanted.n_alternatives is not None,
+            )
         for _ in rounds:
             pass
         result = rounds.result
+        self._report(result)
         if result.stop_reason == "interrupted":
             if not job.cancelled.is_set():
                 raise _shutting_down()
@@ -255,12 +264,13 @@ class Engine:
         job.deliver(Ended(index, result, following.progress))
         return True
 
-    def _require_room(self, tokens: list[int]) -> None:
+    def _require_room(self, tokens: list[int], field: str) -> None:
         n_ctx = min(model.n_ctx for model in self.session.pair.models)
         if len(tokens) > n_ctx:
             raise Refused(
                 f"the prompt has {len(tokens)} tokens, and the context holds {n_ctx}; shorten it, "
                 "or start the server with a larger context (-c)",
+                param=field,
                 code="context_length_exceeded",
             )
 
@@ -332,6 +342,17 @@ def _shutting_down() -> Refused:
         code="shutting_down",
         headers={"Retry-After": "10"},
     )
+
+
+@contextmanager
+def _blaming(*fields: str) -> Iterator[None]:
+    """Refuse what is wrong within the block: the field that the error begins with, or the first."""
+    try:
+        yield
+    except UsageError as error:
+        message = str(error)
+        named = (field for field in fields if message.startswith(field))
+        raise Refused(message, param=next(named, fields[0])) from error
 
 
 def _refusal(error: Exception) -> Refused:
