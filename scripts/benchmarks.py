@@ -6,9 +6,9 @@
     scripts/benchmarks.py page --check                     # only compares
 
 Each table is one `specx bench` command per verifier; its JSON is kept in docs/benchmarks. The
-figures for `--gamma auto`, `specx compare`, other programs and a busy machine are measured by
-scripts/measure_auto.py, scripts/benchmarks_compare.py, scripts/bench_peers.py and
-scripts/measure_busy.py; this script writes them into the page.
+figures for `--gamma auto`, `specx compare`, other programs, servers and a busy machine are measured
+by scripts/measure_auto.py, scripts/benchmarks_compare.py, scripts/bench_peers.py,
+scripts/bench_server.py and scripts/measure_busy.py; this script writes them into the page.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ import measure_auto
 import measure_busy
 from benchmarks_compare import compare_tables
 from peers.page import peers_table, rules_table
+from servers.page import alternate_table, compare_table
 from specx.bench import read_results, results_record, summarise
 from specx.bench.explain import explain
 from specx.bench.render import speedup_of
@@ -337,6 +338,8 @@ TABLES: dict[str, Callable[[], str]] = {
     "compare": compare_tables,
     "peers": peers_table,
     "rules": rules_table,
+    "servers": compare_table,
+    "alternate": alternate_table,
     "busy": busy_table,
 }
 

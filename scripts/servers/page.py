@@ -6,12 +6,13 @@ from collections.abc import Callable, Iterator, Sequence
 from statistics import median
 from typing import Any
 
-from peers.record import Record
-from servers.measuring import ALONE, AUTO, FIXED, ONE_CACHE, PARKED, THEIRS, best_gamma
+from peers.page import RECORDS
+from peers.record import Record, read
+from servers.measuring import ALONE, AUTO, FIXED, FORM, ONE_CACHE, PARKED, THEIRS, best_gamma
 from specx.bench.speedup import median_speedup
 from specx.records.markdown import markdown_table
 
-__all__ = ["alternate_tables", "compare_tables"]
+__all__ = ["alternate_table", "alternate_tables", "compare_table", "compare_tables"]
 
 Row = list[str]
 Turn = dict[str, Any]
@@ -20,6 +21,17 @@ Figure = Callable[[Turn], "float | None"]
 OURS = lambda run: run["tok_s"]
 WALL = lambda run: run["wall_tok_s"]
 FIRST = lambda run: run["first_s"]
+
+
+def alternate_table() -> str:
+    """The record of clients that alternate."""
+    return alternate_tables(read(RECORDS / "server-alternate.json", FORM))
+
+
+def compare_table() -> str:
+    """The records beside llama-server, by the verifier's quantisation."""
+    paths = [RECORDS / f"server-{quantisation}.json" for quantisation in ("f16", "q4_k_m")]
+    return "\n".join(compare_tables(read(path, FORM)) for path in paths if path.exists())
 
 
 def alternate_tables(record: Record) -> str:
