@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import glob
 import os
-import re
 import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -15,11 +13,10 @@ import click
 
 from specx.errors import UsageError
 from specx.records.kinds import kind_of, require_kind
+from specx.runtime.shards import shards_of
 from specx.shipped import shipped
 
 __all__ = ["CacheFolder", "Command", "InputFile", "Model", "OutputPath"]
-
-SHARD = re.compile(r"(.*)-\d{5}-of-(\d{5})\.gguf")
 
 Identity: TypeAlias = "tuple[object, ...]"
 
@@ -43,10 +40,7 @@ class Model(click.types.StringParamType):
         path = Path(value)
         if path.is_dir():
             return _foreign(path.glob("*"))
-        shard = SHARD.fullmatch(path.name)
-        if shard is None:
-            return [path]
-        return [path, *path.parent.glob(f"{glob.escape(shard[1])}-*-of-{shard[2]}.gguf")]
+        return shards_of(path)
 
 
 class CacheFolder(click.types.StringParamType):
