@@ -26,9 +26,7 @@ def split(source: Path, folder: Path, n_parts: int = 3) -> list[Path]:
                     writer.add_key_value(key, field.contents(), kind, sub_type=element)
         for key, number in (("no", part), ("count", n_parts)):
             writer.add_key_value(f"split.{key}", number, COUNT)
-        writer.add_key_value(
-            "split.tensors.count", len(reader.tensors), gguf.GGUFValueType.INT32
-        )
+        writer.add_key_value("split.tensors.count", len(reader.tensors), gguf.GGUFValueType.INT32)
         for tensor in reader.tensors[part * size : (part + 1) * size]:
             writer.add_tensor(tensor.name, tensor.data, raw_dtype=tensor.tensor_type)
         writer.write_header_to_file()

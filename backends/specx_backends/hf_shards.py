@@ -1,7 +1,7 @@
 """Lets transformers read a GGUF model that lies in several files.
 
-Its readers take one path, and refuse the later files, which say nothing of the model. Given the first
-file, each reader here returns what it would return of the same model in one file.
+Its readers take one path, and refuse the later files, which say nothing of the model. Given the
+first file, each reader here returns what it would return of the same model in one file.
 """
 
 from __future__ import annotations

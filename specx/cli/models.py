@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 import click
 
 from specx.cli.files import Command
 from specx.cli.tables import print_rows
-from specx.codec import to_json
-from specx.library.hub import HubFile
 from specx.library.names import find
-from specx.library.registry import KnownPair, alias_file, aliases, registry
+from specx.library.registry import alias_file, aliases, registry
 from specx.library.scan import Found, scan
 from specx.runtime.memory import gigabytes
 from specx.runtime.shards import shards_of
@@ -50,10 +48,13 @@ def models(scans: bool, as_json: bool) -> None:
     if as_json:
         _print_json({"models": known, "pairs": pairs, "aliases": own})
         return
-    print_rows([["name", "size", "licence", "drafters that fit", "on this machine"], *map(_row, known)])
-    print_rows([["pair", "verifier", "drafter"], *([p["name"], p["model"], p["draft"]] for p in pairs)])
+    header = ["name", "size", "licence", "drafters that fit", "on this machine"]
+    print_rows([header, *map(_row, known)])
+    header = ["pair", "verifier", "drafter"]
+    print_rows([header, *([pair["name"], pair["model"], pair["draft"]] for pair in pairs)])
     if own:
-        print_rows([["alias", "stands for"], *([a["name"], " + ".join(a["files"])] for a in own)])
+        rows = [[alias["name"], " + ".join(alias["files"])] for alias in own]
+        print_rows([["alias", "stands for"], *rows])
     click.echo(f"Your own names: {visible(str(alias_file()))}")
 
 
@@ -103,4 +104,5 @@ def _show(found: list[Found]) -> None:
 
 
 def _print_json(value: Any) -> None:
-    click.echo(to_json(value))
+    """Print JSON in ASCII: a file's name may hold bytes that are no text, or control a terminal."""
+    click.echo(json.dumps(value, default=str))

@@ -1,8 +1,8 @@
 """Downloads models into the hub's own cache: resumed, verified, and only when asked.
 
-huggingface_hub finds, authorises and transfers. Its own download is not used: since version 1.22 it
-throws away what an interrupted one had. Here the part stays, beside the place of the whole file, and
-what has the wrong checksum never gets that place.
+huggingface_hub finds, authorises and transfers. Its `hf_hub_download` does not download here: in
+version 2 it throws away what an interrupted download had, and never computes a checksum. Here the
+part stays, beside the place of the whole file, and what has a wrong checksum never gets that place.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import shutil
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -149,6 +150,11 @@ class _Remote:
         return self.bytes - (self.part.stat().st_size if self.part.exists() else 0)
 
 
+def _hub_utils() -> Any:
+    """What huggingface_hub offers there, of which a type checker sees nothing."""
+    return import_module("huggingface_hub.utils")
+
+
 def _cache() -> Path:
     from huggingface_hub import constants
 
@@ -210,10 +216,9 @@ def _require_space(remotes: list[_Remote]) -> None:
 def _fetch(remote: _Remote, task: Task) -> None:
     """Download one file, verify it, and put it into the cache."""
     from huggingface_hub import hf_hub_download
-    from huggingface_hub.utils import WeakFileLock
 
     remote.lock.parent.mkdir(parents=True, exist_ok=True)
-    with WeakFileLock(remote.lock):  # else two processes would write one part
+    with _hub_utils().WeakFileLock(remote.lock):  # else two processes would write one part
         digest = _sha256(remote.blob, task) if remote.blob.is_file() else None
         if digest is None or digest != (remote.sha256 or digest):
             digest = _download(remote, task)
@@ -229,7 +234,6 @@ def _fetch(remote: _Remote, task: Task) -> None:
 def _download(remote: _Remote, task: Task) -> str:
     """Fill the part, from where it ends; return its checksum, which is right."""
     from huggingface_hub.file_download import http_get
-    from huggingface_hub.utils import build_hf_headers, silent_tqdm
 
     label = f"downloading {remote.file.file.rpartition('/')[2]}"
     with task(label, remote.bytes) as report, _Part(remote.part, remote.bytes, report) as part:
@@ -237,9 +241,9 @@ def _download(remote: _Remote, task: Task) -> str:
             remote.url,
             part,
             resume_size=part.tell(),
-            headers=build_hf_headers(),
+            headers=_hub_utils().build_hf_headers(),
             expected_size=remote.bytes,
-            tqdm_class=silent_tqdm,
+            tqdm_class=_hub_utils().silent_tqdm,
         )
     digest = _sha256(remote.part, task)
     if digest != (remote.sha256 or digest):
@@ -318,40 +322,48 @@ def _learn(file: HubFile, digest: str) -> None:
 @contextmanager
 def _told(file: HubFile) -> Iterator[None]:
     """Turn whatever is raised about a download into one line."""
-    from huggingface_hub import errors
-    from huggingface_hub.utils import logging
-
-    logging.set_verbosity_error()  # it tells of each attempt
+    _hub_utils().logging.set_verbosity_error()  # it tells of each attempt
     try:
         yield
     except SpecxError:
         raise
-    except errors.GatedRepoError as error:
-        raise ModelError(
+    except Exception as error:  # of the HTTP client, of the hub, of the file system
+        raise ModelError(_refusal(file, error) or _failure(file, error)) from error
+
+
+def _refusal(file: HubFile, error: Exception) -> str | None:
+    """What to say if the hub does not give the file; None for any other error."""
+    from huggingface_hub import errors
+
+    if isinstance(error, errors.GatedRepoError):
+        return (
             f"the hub gives {file} only to those who accepted its terms; accept them on the page "
             f"of {file.repo}, then: hf auth login"
-        ) from error
-    except errors.RepositoryNotFoundError as error:
-        raise ModelError(
-            f"the hub has no repository {file.repo}, or it is private; check the name, or: hf auth "
-            "login"
-        ) from error
-    except errors.RevisionNotFoundError as error:
-        raise ModelError(
-            f"repository {file.repo} has no revision {file.revision}; check the name"
-        ) from error
-    except errors.RemoteEntryNotFoundError as error:
-        raise ModelError(
+        )
+    if isinstance(error, errors.RevisionNotFoundError):
+        return f"repository {file.repo} has no revision {file.revision}; check the name"
+    if isinstance(error, errors.RemoteEntryNotFoundError):
+        return (
             f"repository {file.repo} has no file {file.file} at revision {file.revision}; check "
             "the name on its page"
-        ) from error
-    except Exception as error:  # of the HTTP client, of the hub, of the file system
-        if isinstance(error, OSError) and error.errno in FULL:
-            reason = "the disk is full; free some room"
-        else:
-            first = next(iter(str(error).splitlines()), "") or type(error).__name__
-            reason = f"{first!a:.200}; check the network"
-        raise ModelError(
-            f"{file} is not downloaded: {reason}, then pull it again, which goes on from where it "
-            "stopped"
-        ) from error
+        )
+    if isinstance(error, errors.RepositoryNotFoundError) or (
+        isinstance(error, errors.HfHubHTTPError) and error.response.status_code in (401, 403)
+    ):
+        return (
+            f"the hub has no repository {file.repo}, or it is private; check the name, or: hf auth "
+            "login"
+        )
+    return None
+
+
+def _failure(file: HubFile, error: Exception) -> str:
+    if isinstance(error, OSError) and error.errno in FULL:
+        reason = "the disk is full; free some room"
+    else:
+        first = next(iter(str(error).splitlines()), "") or type(error).__name__
+        reason = f"{first!a:.200}; check the network"
+    return (
+        f"{file} is not downloaded: {reason}, then pull it again, which goes on from where it "
+        "stopped"
+    )

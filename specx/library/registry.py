@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import sys
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import msgspec
 
@@ -80,7 +80,7 @@ def aliases() -> dict[str, str | KnownPair]:
     return _read(path, dict[str, str | KnownPair], remedy)
 
 
-def _read(path: Path, kind: Any, remedy: str) -> Any:
+def _read(path: Path, kind: type[T], remedy: str) -> T:
     try:
         value = tomllib.loads(read_text(path, "the names of models"))
     except (tomllib.TOMLDecodeError, RecursionError) as error:

@@ -1,4 +1,4 @@
-"""Finds the models that other programs have downloaded: LM Studio, Ollama, llama.cpp, the hub's own."""
+"""Finds the models that LM Studio, Ollama, llama.cpp and the hub's own tools have downloaded."""
 
 from __future__ import annotations
 
