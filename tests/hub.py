@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -63,11 +64,35 @@ class _Handler(BaseHTTPRequestHandler):
             self._fail(hub.status)
         elif self.path.startswith("/cdn/"):
             self._send_file(hub.files[self.path.removeprefix("/cdn/")])
+        elif listed := re.fullmatch(r"/api/models/([^/]+/[^/]+)/(revision|tree)/.*", self.path):
+            self._list(listed[1], listed[2])
         elif found is None or f"{found[1]}/{found[2]}" not in hub.files:
             known = found and any(name.startswith(f"{found[1]}/") for name in hub.files)
             self._fail(404, "EntryNotFound" if known else "RepoNotFound")
         else:
             self._redirect(f"{found[1]}/{found[2]}")
+
+    def _list(self, repo: str, what: str) -> None:
+        names = [name for name in self.hub.files if name.startswith(f"{repo}/")]
+        if not names:
+            self._fail(404, "RepoNotFound")
+            return
+        tree = [
+            {
+                "type": "file",
+                "path": name.removeprefix(f"{repo}/"),
+                "size": len(self.hub.files[name]),
+                "oid": hashlib.sha1(self.hub.files[name]).hexdigest(),
+            }
+            for name in names
+        ]
+        answer = tree if what == "tree" else {"id": repo, "sha": self.hub.commit}
+        body = json.dumps(answer).encode()
+        self.send_response(200)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
 
     def _redirect(self, name: str) -> None:
         content = self.hub.files[name]

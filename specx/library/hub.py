@@ -1,27 +1,32 @@
-"""A file on the model hub: its name, checked so that it cannot leave the hub's cache."""
+"""Names on the model hub, checked so that none can leave the hub's cache, and what is cached."""
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from specx.errors import UsageError
+from specx.runtime.hub import WANTED
 from specx.runtime.shards import shard_names
 
-__all__ = ["PREFIX", "HubFile"]
+__all__ = ["LAST", "PREFIX", "HubFile", "HubFolder", "hub_name"]
 
 PREFIX = "hf:"
 REPO = re.compile(r"[A-Za-z0-9][\w.-]{,95}/[A-Za-z0-9][\w.-]{,95}", re.ASCII)
 REVISION = re.compile(r"\w[\w.-]{,99}(/\w[\w.-]{,99}){,4}", re.ASCII)
 NOT_IN_NAMES = re.compile(r'[\x00-\x1f\x7f-\x9f\ud800-\udfff\\:*?"<>|]')
 """Control characters, and what some system reads as more than a part of a name."""
+MOST_BYTES = 400
+LAST = "config.json"
+"""Downloaded last, so that what was interrupted is not taken for a model."""
 FORM = "write hf:OWNER/NAME:FILE.gguf"
 
 
 @dataclass(frozen=True)
-class HubFile:
-    """A GGUF file of a repository on the hub, or the first of a model's files.
+class HubFolder:
+    """A repository with a model in the form that transformers loads.
 
     Raises
     ------
@@ -30,7 +35,6 @@ class HubFile:
     """
 
     repo: str
-    file: str
     revision: str = "main"
 
     def __post_init__(self) -> None:
@@ -41,24 +45,55 @@ class HubFile:
                 f"{self.revision!a:.120} is not a revision; write a branch, a tag or a commit "
                 "(hf:OWNER/NAME@REVISION:FILE.gguf)"
             )
-        parts = self.file.split("/")
-        if any(part.strip(". ") == "" or NOT_IN_NAMES.search(part) for part in parts):
-            raise UsageError(f"{self.file!a:.120} is not the name of a file; {FORM}")
-        if len(self.file.encode()) > 400 or not self.file.endswith(".gguf"):
-            raise UsageError(f"{self.file!a:.120} does not name a .gguf file; {FORM}")
-
-    @classmethod
-    def parse(cls, text: str) -> HubFile:
-        """The file that ``hf:OWNER/NAME:FILE``, or ``OWNER/NAME@REVISION:FILE``, names."""
-        place, colon, file = text.removeprefix(PREFIX).partition(":")
-        if not colon:
-            raise UsageError(f"{text!a:.120} names no file of a repository; {FORM}")
-        repo, at, revision = place.partition("@")
-        return cls(repo, file, revision if at else "main")
 
     def __str__(self) -> str:
         at = "" if self.revision == "main" else f"@{self.revision}"
-        return f"{PREFIX}{self.repo}{at}:{self.file}"
+        return f"{PREFIX}{self.repo}{at}"
+
+    @property
+    def model(self) -> Path | None:
+        """Where it is in the hub's cache; None unless all its files are there."""
+        from huggingface_hub import snapshot_download  # a quarter of a second
+
+        named: dict[str, Any] = {"revision": self.revision, "local_files_only": True, **WANTED}
+        try:
+            folder = Path(snapshot_download(self.repo, **named))
+        except (OSError, ValueError):
+            return None
+        # Without a list of its files the cache takes any part of a folder for the whole.
+        whole = (folder / LAST).is_file() and any(folder.glob("*.safetensors"))
+        return folder if whole else None
+
+
+@dataclass(frozen=True)
+class HubFile:
+    """A file of a repository; of a model in several files, any of them.
+
+    Raises
+    ------
+    UsageError
+        As `HubFolder`.
+    """
+
+    repo: str
+    file: str
+    revision: str = "main"
+
+    def __post_init__(self) -> None:
+        parts = self.file.split("/")
+        if any(part.strip(". ") == "" or NOT_IN_NAMES.search(part) for part in parts):
+            raise UsageError(f"{self.file!a:.120} is not the name of a file; {FORM}")
+        if len(self.file.encode()) > MOST_BYTES:
+            raise UsageError(f"{self.file!a:.120} is too long for the name of a file; {FORM}")
+        _ = self.folder  # refuses what is no repository
+
+    def __str__(self) -> str:
+        return f"{self.folder}:{self.file}"
+
+    @property
+    def folder(self) -> HubFolder:
+        """The repository."""
+        return HubFolder(self.repo, self.revision)
 
     @property
     def shards(self) -> list[HubFile]:
@@ -69,7 +104,7 @@ class HubFile:
     @property
     def path(self) -> Path | None:
         """Where this one file is in the hub's cache; None if it is not there."""
-        from huggingface_hub import try_to_load_from_cache  # a quarter of a second
+        from huggingface_hub import try_to_load_from_cache
 
         found = try_to_load_from_cache(self.repo, self.file, revision=self.revision)
         return Path(found) if isinstance(found, str) else None
@@ -79,3 +114,15 @@ class HubFile:
         """Where the model's first file is; None unless all its files are there."""
         paths = [shard.path for shard in self.shards]
         return paths[0] if all(paths) else None
+
+
+def hub_name(text: str) -> HubFile | HubFolder:
+    """What ``hf:OWNER/NAME:FILE.gguf`` names, or ``hf:OWNER/NAME``, both with ``@REVISION``."""
+    place, colon, file = text.removeprefix(PREFIX).partition(":")
+    repo, at, revision = place.partition("@")
+    folder = HubFolder(repo, revision if at else "main")
+    if not colon:
+        return folder
+    if not file.endswith(".gguf"):
+        raise UsageError(f"{file!a:.120} does not name a .gguf file; {FORM}")
+    return HubFile(folder.repo, file, folder.revision)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from specx.errors import ModelError, UsageError
-from specx.library.hub import PREFIX, HubFile
+from specx.library.hub import PREFIX, HubFile, HubFolder, hub_name
 from specx.library.registry import KnownPair, alias_file, aliases, registry
 from specx.runtime.memory import gigabytes
 
@@ -23,7 +23,7 @@ CLOSE = 0.8
 class Known:
     """One model that a name stands for."""
 
-    place: HubFile | Path
+    place: HubFile | HubFolder | Path
     sha256: str | None = None
     bytes: int | None = None
 
@@ -58,7 +58,7 @@ def resolve(text: str) -> Named:
 def find(text: str) -> tuple[Known, ...]:
     """The model, or the verifier and the drafter, that a name stands for; empty if unknown.
 
-    A name is the user's alias, a known model or pair, or ``hf:OWNER/NAME:FILE``.
+    A name is the user's alias, a known model or pair, or a name on the hub after ``hf:``.
     """
     alias = aliases().get(text)
     if isinstance(alias, KnownPair):
@@ -69,7 +69,7 @@ def find(text: str) -> tuple[Known, ...]:
         return _known(pair.model), _known(pair.draft)
     if text in registry().models:
         return (_known(text),)
-    return (Known(HubFile.parse(text)),) if text.startswith(PREFIX) else ()
+    return (Known(hub_name(text)),) if text.startswith(PREFIX) else ()
 
 
 def known_names() -> list[str]:
@@ -84,7 +84,7 @@ def _known(name: str) -> Known:
 
 def _alias_target(text: str) -> Known:
     if text.startswith(PREFIX):
-        return Known(HubFile.parse(text))
+        return Known(hub_name(text))
     if text in registry().models:
         return _known(text)
     return Known(alias_file().parent / Path(text).expanduser())

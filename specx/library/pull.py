@@ -22,10 +22,11 @@ from typing import Any, TypeAlias
 
 from specx.codec import to_json
 from specx.errors import ModelError, SpecxError, UsageError
-from specx.library.hub import HubFile
+from specx.library.hub import LAST, HubFile, HubFolder
 from specx.library.names import Known, find, known_names
 from specx.output import OutputFile
 from specx.runtime.folders import cache_folder
+from specx.runtime.hub import WANTED
 from specx.runtime.memory import gigabytes
 
 __all__ = ["Task", "pull", "pull_missing", "pull_named"]
@@ -66,7 +67,7 @@ def pull_named(text: str, *, update: bool = False, task: Task = _untold) -> list
 def pull_missing(text: str, *, task: Task = _untold) -> None:
     """As `pull_named`, but only what is not on this machine; the rest is not verified."""
     for known in _named(text):
-        if isinstance(known.place, HubFile) and known.place.model is None:
+        if not isinstance(known.place, Path) and known.place.model is None:
             pull(known, task=task)
 
 
@@ -79,9 +80,9 @@ def _named(text: str) -> tuple[Known, ...]:
 
 
 def pull(known: Known, *, update: bool = False, task: Task = _untold) -> Path:
-    """Bring a model of the hub onto this machine, all its files; return the first.
+    """Bring a model of the hub onto this machine; return its folder, or the first of its files.
 
-    What is there is verified, and the hub is not asked.
+    What is there is verified; the hub is not asked for a file that is there.
 
     Parameters
     ----------
@@ -95,25 +96,50 @@ def pull(known: Known, *, update: bool = False, task: Task = _untold) -> Path:
     ModelError
         If it cannot be downloaded, or is not what it was; says which.
     """
-    assert isinstance(known.place, HubFile)
-    shards = known.place.shards
-    learnt = _learnt()
-    expected = {
-        shard: None if update else known.sha256 or learnt.get(str(shard)) for shard in shards
-    }
-    with _told(known.place):
-        lacking = [
-            shard for shard in shards if update or not _is_sound(shard, expected[shard], task)
-        ]
+    place, learnt = known.place, _learnt()
+    assert not isinstance(place, Path)
+    with _told(place):
+        files = place.shards if isinstance(place, HubFile) else _files(place)
+        expected = {
+            file: None if update else known.sha256 or learnt.get(str(file)) for file in files
+        }
+        lacking = [file for file in files if update or not _is_sound(file, expected[file], task)]
         if lacking:
-            _require_network(known.place)
-            remotes = [_ask(shard, expected[shard]) for shard in lacking]
+            _require_network(place)
+            remotes = [_ask(file, expected[file]) for file in lacking]
             _require_space(remotes)
             for remote in remotes:
                 _fetch(remote, task)
-    path = known.place.model
-    assert path is not None
+        if isinstance(place, HubFolder):
+            _complete(place)
+        path = place.model
+    if path is None:
+        raise ModelError(f"{place} holds no model in the form that transformers loads; name a file")
     return path
+
+
+def _files(folder: HubFolder) -> list[HubFile]:
+    """The files of a model in a repository, as the hub lists them, or as they are cached."""
+    from huggingface_hub import HfApi, constants
+
+    here = folder.model
+    if here is None:
+        _require_network(folder)
+    if here is None or not constants.is_offline_mode():
+        names = HfApi().list_repo_files(folder.repo, revision=folder.revision)
+    else:
+        names = [path.relative_to(here).as_posix() for path in here.rglob("*") if path.is_file()]
+    wanted = _hub_utils().filter_repo_objects(names, **WANTED)
+    ordered = sorted(wanted, key=lambda name: (name == LAST, name))
+    return [HubFile(folder.repo, name, folder.revision) for name in ordered]
+
+
+def _complete(folder: HubFolder) -> None:
+    """Have the hub's own tools note that the folder is whole, as far as `WANTED` goes."""
+    from huggingface_hub import snapshot_download
+
+    if folder.model is None:
+        snapshot_download(folder.repo, revision=folder.revision, **WANTED)
 
 
 @dataclass(frozen=True)
@@ -168,12 +194,12 @@ def _folder(file: HubFile) -> str:
     return name
 
 
-def _require_network(file: HubFile) -> None:
+def _require_network(place: HubFile | HubFolder) -> None:
     from huggingface_hub import constants
 
     if constants.is_offline_mode():
         raise ModelError(
-            f"{file} is not on this machine, and the network is off (HF_HUB_OFFLINE); unset it to "
+            f"{place} is not on this machine, and the network is off (HF_HUB_OFFLINE); unset it to "
             "download"
         )
 
@@ -184,7 +210,7 @@ def _ask(file: HubFile, expected: str | None) -> _Remote:
 
     facts = get_hf_file_metadata(hf_hub_url(file.repo, file.file, revision=file.revision))
     etag, commit, size = facts.etag or "", facts.commit_hash or "", facts.size
-    if not ETAG.fullmatch(etag) or not COMMIT.fullmatch(commit) or not size:
+    if not ETAG.fullmatch(etag) or not COMMIT.fullmatch(commit) or size is None:
         raise ModelError(
             f"the answer for {file} is not a model hub's (etag {etag!a:.80}, commit "
             f"{commit!a:.80}, {size} bytes); check HF_ENDPOINT"
@@ -320,7 +346,7 @@ def _learn(file: HubFile, digest: str) -> None:
 
 
 @contextmanager
-def _told(file: HubFile) -> Iterator[None]:
+def _told(place: HubFile | HubFolder) -> Iterator[None]:
     """Turn whatever is raised about a download into one line."""
     _hub_utils().logging.set_verbosity_error()  # it tells of each attempt
     try:
@@ -328,42 +354,42 @@ def _told(file: HubFile) -> Iterator[None]:
     except SpecxError:
         raise
     except Exception as error:  # of the HTTP client, of the hub, of the file system
-        raise ModelError(_refusal(file, error) or _failure(file, error)) from error
+        raise ModelError(_refusal(place, error) or _failure(place, error)) from error
 
 
-def _refusal(file: HubFile, error: Exception) -> str | None:
+def _refusal(place: HubFile | HubFolder, error: Exception) -> str | None:
     """What to say if the hub does not give the file; None for any other error."""
     from huggingface_hub import errors
 
     if isinstance(error, errors.GatedRepoError):
         return (
-            f"the hub gives {file} only to those who accepted its terms; accept them on the page "
-            f"of {file.repo}, then: hf auth login"
+            f"the hub gives {place} only to those who accepted its terms; accept them on the page "
+            f"of {place.repo}, then: hf auth login"
         )
     if isinstance(error, errors.RevisionNotFoundError):
-        return f"repository {file.repo} has no revision {file.revision}; check the name"
+        return f"repository {place.repo} has no revision {place.revision}; check the name"
     if isinstance(error, errors.RemoteEntryNotFoundError):
         return (
-            f"repository {file.repo} has no file {file.file} at revision {file.revision}; check "
-            "the name on its page"
+            f"{place}: the repository has no such file at revision {place.revision}; check the "
+            "name on its page"
         )
     if isinstance(error, errors.RepositoryNotFoundError) or (
         isinstance(error, errors.HfHubHTTPError) and error.response.status_code in (401, 403)
     ):
         return (
-            f"the hub has no repository {file.repo}, or it is private; check the name, or: hf auth "
-            "login"
+            f"the hub has no repository {place.repo}, or it is private; check the name, or: hf "
+            "auth login"
         )
     return None
 
 
-def _failure(file: HubFile, error: Exception) -> str:
+def _failure(place: HubFile | HubFolder, error: Exception) -> str:
     if isinstance(error, OSError) and error.errno in FULL:
         reason = "the disk is full; free some room"
     else:
         first = next(iter(str(error).splitlines()), "") or type(error).__name__
         reason = f"{first!a:.200}; check the network"
     return (
-        f"{file} is not downloaded: {reason}, then pull it again, which goes on from where it "
+        f"{place} is not downloaded: {reason}, then pull it again, which goes on from where it "
         "stopped"
     )
