@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
@@ -191,6 +192,14 @@ def test_a_later_pull_goes_on_where_an_interrupted_one_stopped(
     assert hub.ranges[-1] == "bytes=30000-"
     assert Path(done.out.rstrip("\n")).read_bytes() == model
     assert len(blobs(tmp_path)) == 1
+
+
+def test_two_at_once_download_once(hub: Hub, model: bytes) -> None:
+    with ThreadPoolExecutor(2) as pool:
+        paths = list(pool.map(lambda _: pull(Known(TINY)), range(2)))
+    assert paths[0] == paths[1]
+    assert paths[0].read_bytes() == model
+    assert hub.ranges == [None]
 
 
 def test_ctrl_c_keeps_the_part(
@@ -388,7 +397,7 @@ def test_a_commit_of_the_hub_cannot_leave_the_cache(
 # Use
 
 
-def test_a_run_downloads_only_when_asked(hub: Hub, specx: Specx) -> None:
+def test_a_run_downloads_only_when_asked(hub: Hub, specx: Specx, tmp_path: Path) -> None:
     text = ["-p", "abc", "--raw", "-n", "3", "-q", "-s", "1"]
     refused(specx("run", "-m", NAME, *text), f"download it: specx pull {NAME}")
     assert hub.requests == []
@@ -397,6 +406,12 @@ def test_a_run_downloads_only_when_asked(hub: Hub, specx: Specx) -> None:
     hub.requests.clear()
     both = specx("run", "-hf", NAME, "-hfd", NAME, *text, "--json")
     assert json.loads(both.out)["models"]["drafter"]["file"].endswith("tiny.gguf")
+    (tmp_path / "config").mkdir()
+    pair = f'pair = {{ model = "{NAME}", draft = "{NAME}" }}'
+    (tmp_path / "config" / "aliases.toml").write_text(pair)
+    assert specx("run", "-hf", "pair", *text, "--json").out.count("tiny.gguf") == both.out.count(
+        "tiny.gguf"
+    )
     assert specx("run", "-m", NAME, *text) == asked
     assert hub.requests == []
     refused(specx("run", "-hf", NAME, "-m", NAME, *text), "-hf", "-m", "leave one out")
