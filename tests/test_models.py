@@ -10,12 +10,15 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 import tiny_gguf
 from splitting import split
 
 import specx
 from specx.cli import main
+from specx.cli.files import Model
+from specx.cli.naming import name_models
 from specx.errors import ModelError, SpecxError, UsageError
 from specx.library.hub import HubFile
 from specx.library.names import Named, find, known_names, resolve
@@ -205,6 +208,23 @@ def test_names_go_wherever_models_do(home: Path, capsys: pytest.CaptureFixture[s
         assert session.pair.drafter is not None
 
 
+def test_one_of_several_models_is_no_pair(home: Path) -> None:
+    aliased(home, 'v = "v.toml"\nvd = { model = "v.toml", draft = "d.toml" }')
+    files = [str(home / name) for name in ("v.toml", "d.toml")]
+    several = [
+        click.Option(["-m", "model"], type=Model()),
+        click.Option(["-md", "model_draft"], type=Model(), multiple=True),
+    ]
+    params: dict[str, Any] = {"model": "x.gguf", "model_draft": ("v", "y.gguf")}
+    name_models(params, several)
+    assert params == {"model": "x.gguf", "model_draft": (files[0], "y.gguf")}
+    params = {"model": "vd", "model_draft": ()}
+    name_models(params, several)
+    assert params == {"model": files[0], "model_draft": (files[1],)}
+    with pytest.raises(UsageError, match="'vd' is a pair"):
+        name_models({"model": "x.gguf", "model_draft": ("vd",)}, several)
+
+
 # The lists
 
 
@@ -289,12 +309,14 @@ def test_scan_counts_parts_as_one_model_and_leaves_out_what_is_none(home: Path) 
     assert found.bytes == sum(part.stat().st_size for part in parts)
 
 
-@pytest.mark.parametrize(
-    "digest", ["sha256:../../../m.gguf", "sha256:" + "A" * 64, None, 3, ["x"], "sha256:" + "c" * 64]
-)
+@pytest.mark.parametrize("digest", ["sha256:m", "sha256:" + "A" * 64, "sha256-", None, 3, ["x"]])
 def test_odd_manifests_give_nothing(home: Path, digest: Any) -> None:
-    ollama(home, "registry.ollama.ai/library/odd/1", digest, content=None)
-    lying(home, "m.gguf")
+    ollama(home, "registry.ollama.ai/library/odd/1", digest)
+    assert scan() == []
+
+
+def test_a_manifest_without_its_file_gives_nothing(home: Path) -> None:
+    ollama(home, "registry.ollama.ai/library/lone/1", "sha256:" + "c" * 64, content=None)
     assert scan() == []
 
 

@@ -114,7 +114,7 @@ def test_damage_on_this_machine_is_repaired(
     hub: Hub, specx: Specx, model: bytes, tmp_path: Path
 ) -> None:
     path = Path(specx("pull", NAME).out.rstrip("\n"))
-    blobs(tmp_path)[0].write_bytes(model[:-1] + b"?")
+    blobs(tmp_path)[0].write_bytes(bytes([model[0] ^ 1]) + model[1:])
     assert specx("pull", NAME).code == 0
     assert path.read_bytes() == model
 
@@ -340,6 +340,16 @@ def test_words_of_the_hub_cannot_control_a_terminal(hub: Hub, specx: Specx) -> N
     done = specx("pull", NAME)
     refused(done)
     assert not set(done.err) & {"\x1b", "\x07"}
+
+
+def test_words_of_the_network_cannot_control_a_terminal(
+    hub: Hub, specx: Specx, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise RuntimeError("\x1b[31mred\x07")
+
+    monkeypatch.setattr("huggingface_hub.get_hf_file_metadata", fail)
+    refused(specx("pull", NAME), r"'\x1b[31mred\x07'; check the network")
 
 
 def test_offline_is_one_line(hub: Hub, specx: Specx, monkeypatch: pytest.MonkeyPatch) -> None:

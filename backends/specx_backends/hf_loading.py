@@ -21,7 +21,7 @@ from specx.runtime.shards import shards_of
 from specx_backends.files import describe_file, warn_beyond_training
 from specx_backends.hf_library import INSTALL, Remark, choose_device, require, versions
 from specx_backends.hf_locating import locate
-from specx_backends.hf_shards import tensor_names, whole_model_readers
+from specx_backends.hf_shards import whole_model_readers
 from specx_backends.hf_tokenizer import HfTokenizer, folder_tokenizer, gguf_tokenizer
 from specx_backends.hf_weights import (
     check_folder_fits,
@@ -267,11 +267,12 @@ def load_gguf(path: Path, device: Any, options: LoadOptions) -> Loaded:
 
 def read_gguf(path: Path) -> Mapping[str, Any]:
     """The file's key-value pairs; of the long arrays, only the tokens are there as a list."""
-    reader = require("transformers.integrations.gguf")
-    metadata, _ = reader.read_gguf_metadata(str(path), ("tokenizer.ggml.tokens",))
+    integration = require("transformers.integrations.gguf")
+    read = whole_model_readers()[integration, "read_gguf_metadata"]
+    metadata, tensors = read(str(path), ("tokenizer.ggml.tokens",))
     if "tokenizer.ggml.tokens" not in metadata:
         raise ModelError(f"'{path}' has no vocabulary; give a file with a tokenizer")
-    check_gguf_layers(path, metadata, list(tensor_names(path)))
+    check_gguf_layers(path, metadata, tensors)
     return dict(metadata)
 
 

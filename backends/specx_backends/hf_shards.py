@@ -7,21 +7,13 @@ first file, each reader here returns what it would return of the same model in o
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from specx.runtime.shards import shards_of
 from specx_backends.hf_library import require
 
-__all__ = ["tensor_names", "whole_model_readers"]
-
-
-def tensor_names(path: Path) -> Iterator[str]:
-    """Names of the tensors in all files of a model."""
-    yield from require("transformers.integrations.gguf").read_gguf_metadata(str(path))[1]
-    for shard in shards_of(path)[1:]:
-        yield from (tensor.name for tensor in require("gguf").GGUFReader(str(shard)).tensors)
+__all__ = ["whole_model_readers"]
 
 
 def whole_model_readers() -> dict[tuple[Any, str], Any]:
@@ -31,18 +23,27 @@ def whole_model_readers() -> dict[tuple[Any, str], Any]:
     again for the weights.
     """
     gguf, quantizer = require("gguf"), require("transformers.quantizers.quantizer_gguf")
+    integration = require("transformers.integrations.gguf")
     read, load = gguf.GGUFReader, quantizer.load_gguf_state_dict
-    header_of = quantizer.GgufHeader.from_file
+    header_of, metadata_of = quantizer.GgufHeader.from_file, integration.read_gguf_metadata
+
+    def later_tensors(path: str) -> list[Any]:
+        readers = (read(str(shard)) for shard in shards_of(Path(path))[1:])
+        return [tensor for reader in readers for tensor in reader.tensors]
+
+    def whole_reader(path: str) -> Any:
+        first = read(path)
+        first.tensors.extend(later_tensors(path))
+        return first
+
+    def whole_metadata(path: str, *named: Any) -> tuple[Any, tuple[str, ...]]:
+        metadata, names = metadata_of(path, *named)
+        return metadata, (*names, *(tensor.name for tensor in later_tensors(path)))
 
     def headers(path: str) -> list[Any]:
         first = header_of(path)
         later = (read(str(shard)) for shard in shards_of(Path(path))[1:])
         return [first, *(_header(first, reader) for reader in later)]
-
-    def whole_reader(path: str) -> Any:
-        first, *later = (read(str(shard)) for shard in shards_of(Path(path)))
-        first.tensors.extend(tensor for reader in later for tensor in reader.tensors)
-        return first
 
     def whole_header(path: str) -> Any:
         first, *later = headers(path)
@@ -53,6 +54,7 @@ def whole_model_readers() -> dict[tuple[Any, str], Any]:
 
     return {
         (gguf, "GGUFReader"): functools.lru_cache(1)(whole_reader),
+        (integration, "read_gguf_metadata"): whole_metadata,
         (quantizer.GgufHeader, "from_file"): whole_header,
         (quantizer, "load_gguf_state_dict"): all_weights,
     }

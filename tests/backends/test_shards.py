@@ -52,6 +52,26 @@ def test_quantised_parts_give_the_logits_of_the_whole(
         assert np.array_equal(expected, several.forward(TOKENS, 6))
 
 
+def test_every_reader_of_transformers_reads_all_parts(whole: Path) -> None:
+    """Two of them serve only architectures that the tests above have no model of."""
+    pytest.importorskip("torch")
+    from specx_backends.hf_shards import whole_model_readers
+
+    read = {name: reader for (_, name), reader in whole_model_readers().items()}
+    first = str(split(whole, whole.parent)[0])
+    metadata, names = read["read_gguf_metadata"](first)
+    assert metadata["general.architecture"] == "llama"
+    assert names == read["read_gguf_metadata"](str(whole))[1]
+    several, one = read["from_file"](first), read["from_file"](str(whole))
+    assert several.ggml_types == one.ggml_types
+    assert [(t.name, t.shape, t.nbytes) for t in several.tensors] == [
+        (t.name, t.shape, t.nbytes) for t in one.tensors
+    ]
+    weights = read["load_gguf_state_dict"](several)
+    for name, tensor in read["load_gguf_state_dict"](one).items():
+        assert weights[name][:].equal(tensor[:]), name
+
+
 def test_a_missing_part_is_named(backend: BackendFactory, whole: Path) -> None:
     parts = split(whole, whole.parent)
     parts[1].unlink()
