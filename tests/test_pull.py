@@ -119,6 +119,20 @@ def test_damage_on_this_machine_is_repaired(
     assert path.read_bytes() == model
 
 
+def test_damage_in_a_cache_without_links_is_repaired(hub: Hub, specx: Specx, model: bytes) -> None:
+    path = Path(specx("pull", NAME).out.rstrip("\n"))
+    path.unlink()
+    path.write_bytes(bytes([model[0] ^ 1]) + model[1:])
+    assert specx("pull", NAME).code == 0
+    assert path.read_bytes() == model
+    path.unlink()
+    path.write_bytes(model)
+    hub.files[f"{REPO}/tiny.gguf"] = model + b"new"
+    hub.commit = COMMIT[::-1]
+    assert specx("pull", "--update", NAME).code == 0
+    assert path.read_bytes() == model
+
+
 def test_all_files_of_a_model_come_along(hub: Hub, specx: Specx, model: bytes) -> None:
     parts = [f"{REPO}/sub/m-0000{part}-of-00002.gguf" for part in (1, 2)]
     hub.files |= {parts[0]: model, parts[1]: model[:-1]}
@@ -168,6 +182,15 @@ def test_a_repository_of_safetensors_is_one_model(
     (folder / "config.json").resolve().write_text("{}")
     assert specx("pull", "hf:some/llama").code == 0
     assert (folder / "config.json").read_bytes() == files["config.json"]
+
+
+def test_a_repository_without_such_a_model_is_one_line(hub: Hub, specx: Specx) -> None:
+    refused(specx("pull", f"hf:{REPO}"), "name one of its files, such as 'tiny.gguf'")
+    hub.files = {"a/b/config.json": b"{}", "a/b/x.bin": b"x"}
+    refused(specx("pull", "hf:a/b"), "holds no model in the form that transformers loads; see its")
+    hub.files |= {"a/b/x.safetensors": b"x", "a/b/x\x1b.json": b"x"}
+    refused(specx("pull", "hf:a/b"), "is not the name of a file")
+    assert hub.ranges == []
 
 
 # Interrupted downloads

@@ -15,7 +15,7 @@ import re
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -114,7 +114,7 @@ def pull(known: Known, *, update: bool = False, task: Task = _untold) -> Path:
             _complete(place)
         path = place.model
     if path is None:
-        raise ModelError(f"{place} holds no model in the form that transformers loads; name a file")
+        raise ModelError(f"{place} changed on the hub while it was downloaded; pull it again")
     return path
 
 
@@ -129,7 +129,11 @@ def _files(folder: HubFolder) -> list[HubFile]:
         names = HfApi().list_repo_files(folder.repo, revision=folder.revision)
     else:
         names = [path.relative_to(here).as_posix() for path in here.rglob("*") if path.is_file()]
-    wanted = _hub_utils().filter_repo_objects(names, **WANTED)
+    wanted = list(_hub_utils().filter_repo_objects(names, **WANTED))
+    if LAST not in wanted or not any(name.endswith(".safetensors") for name in wanted):
+        ggufs = sorted(name for name in names if name.endswith(".gguf"))
+        remedy = f"name one of its files, such as {ggufs[0]!a:.120}" if ggufs else "see its page"
+        raise ModelError(f"{folder} holds no model in the form that transformers loads; {remedy}")
     ordered = sorted(wanted, key=lambda name: (name == LAST, name))
     return [HubFile(folder.repo, name, folder.revision) for name in ordered]
 
@@ -147,7 +151,7 @@ class _Remote:
     """A file as the hub has it now."""
 
     file: HubFile
-    url: str
+    commit: str
     bytes: int
     etag: str
     sha256: str | None
@@ -222,8 +226,7 @@ def _ask(file: HubFile, expected: str | None) -> _Remote:
             f"{expected[:12]}... is expected); name the commit that had it (hf:OWNER/NAME@COMMIT:"
             "FILE), or take the new one: specx pull --update"
         )
-    url = hf_hub_url(file.repo, file.file, revision=commit)
-    return _Remote(file, url, size, etag, expected or known)
+    return _Remote(file, commit, size, etag, expected or known)
 
 
 def _require_space(remotes: list[_Remote]) -> None:
@@ -249,22 +252,24 @@ def _fetch(remote: _Remote, task: Task) -> None:
         if digest is None or digest != (remote.sha256 or digest):
             digest = _download(remote, task)
             remote.part.replace(remote.blob)
-        damaged = remote.file.path
-        if damaged is not None and not damaged.is_symlink():
-            damaged.unlink()  # a cache without links holds a copy
         file = remote.file
+        copy = replace(file, revision=remote.commit).path  # in a cache without links
+        if copy is not None and not copy.is_symlink() and _sha256(copy, task) != digest:
+            copy.unlink()
         hf_hub_download(file.repo, file.file, revision=file.revision)  # finds it; makes the link
     _learn(file, digest)
 
 
 def _download(remote: _Remote, task: Task) -> str:
     """Fill the part, from where it ends; return its checksum, which is right."""
+    from huggingface_hub import hf_hub_url
     from huggingface_hub.file_download import http_get
 
-    label = f"downloading {remote.file.file.rpartition('/')[2]}"
+    file = remote.file
+    label = f"downloading {file.file.rpartition('/')[2]}"
     with task(label, remote.bytes) as report, _Part(remote.part, remote.bytes, report) as part:
         http_get(
-            remote.url,
+            hf_hub_url(file.repo, file.file, revision=remote.commit),
             part,
             resume_size=part.tell(),
             headers=_hub_utils().build_hf_headers(),
@@ -275,7 +280,7 @@ def _download(remote: _Remote, task: Task) -> str:
     if digest != (remote.sha256 or digest):
         remote.part.unlink()
         raise ModelError(
-            f"{remote.file} arrived with SHA-256 {digest[:12]}... instead of "
+            f"{file} arrived with SHA-256 {digest[:12]}... instead of "
             f"{(remote.sha256 or '')[:12]}..., and was thrown away; pull it again"
         )
     return digest
