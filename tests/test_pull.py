@@ -20,7 +20,7 @@ from hub import COMMIT, Hub, environment, serving, use
 
 from specx.cli import main
 from specx.errors import ModelError, UsageError
-from specx.library import pull as pulling
+from specx.library import download
 from specx.library.hub import HubFile, hub_name
 from specx.library.names import Known, resolve
 from specx.library.pull import pull
@@ -228,15 +228,15 @@ def test_two_at_once_download_once(hub: Hub, model: bytes) -> None:
 def test_ctrl_c_keeps_the_part(
     hub: Hub, specx: Specx, model: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write = pulling._Part.write
+    write = download._Part.write
 
-    def interrupted(part: pulling._Part, data: bytes) -> int:
+    def interrupted(part: download._Part, data: bytes) -> int:
         if part.tell() >= 20_000:
             raise KeyboardInterrupt
         return write(part, data)
 
     with monkeypatch.context() as patch:
-        patch.setattr(pulling._Part, "write", interrupted)
+        patch.setattr(download._Part, "write", interrupted)
         assert specx("pull", NAME).code == 130
     (part,) = blobs(tmp_path)
     assert part.read_bytes() == model[:20_000]
@@ -299,7 +299,7 @@ def test_a_damaged_record_of_checksums_is_replaced(hub: Hub, specx: Specx, tmp_p
 def test_a_disk_without_room_is_told_before_anything_is_written(
     hub: Hub, specx: Specx, model: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    room = shutil.disk_usage(tmp_path)._replace(free=pulling.SPARE + len(model) - 1)
+    room = shutil.disk_usage(tmp_path)._replace(free=download.SPARE + len(model) - 1)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: room)
     refused(specx("pull", NAME), "takes 0.00 GB more", "free some room, or set HF_HUB_CACHE")
     assert hub.ranges == []
@@ -316,15 +316,15 @@ def test_a_disk_that_fills_up_keeps_the_part_and_what_was_good(
 ) -> None:
     good = Path(specx("pull", NAME).out.rstrip("\n"))
     hub.files[f"{REPO}/other.gguf"] = model + b"other"
-    write = pulling._Part.write
+    write = download._Part.write
 
-    def full(part: pulling._Part, data: bytes) -> int:
+    def full(part: download._Part, data: bytes) -> int:
         if part.tell() >= 20_000:
             raise OSError(errno.ENOSPC, "No space left on device")
         return write(part, data)
 
     with monkeypatch.context() as patch:
-        patch.setattr(pulling._Part, "write", full)
+        patch.setattr(download._Part, "write", full)
         refused(specx("pull", "hf:maker/tiny-GGUF:other.gguf"), "the disk is full; free some room")
     assert good.read_bytes() == model
     assert specx("pull", "hf:maker/tiny-GGUF:other.gguf").code == 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, replace
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from specx.errors import UsageError
 from specx.runtime.hub import WANTED
 from specx.runtime.shards import shard_names
 
-__all__ = ["LAST", "PREFIX", "HubFile", "HubFolder", "hub_name"]
+__all__ = ["LAST", "PREFIX", "HubFile", "HubFolder", "hub_name", "hub_utils"]
 
 PREFIX = "hf:"
 REPO = re.compile(r"[A-Za-z0-9][\w.-]{,95}/[A-Za-z0-9][\w.-]{,95}", re.ASCII)
@@ -126,3 +127,8 @@ def hub_name(text: str) -> HubFile | HubFolder:
     if not file.endswith(".gguf"):
         raise UsageError(f"{file!a:.120} does not name a .gguf file; {FORM}")
     return HubFile(folder.repo, file, folder.revision)
+
+
+def hub_utils() -> Any:
+    """What huggingface_hub offers there, of which a type checker sees nothing."""
+    return import_module("huggingface_hub.utils")
