@@ -13,9 +13,9 @@ from typing import Any
 import click
 import pytest
 import tiny_gguf
-from splitting import split
 
 import specx
+from cases.odd_gguf import split
 from specx.cli import main
 from specx.cli.files import Model
 from specx.cli.naming import name_models

@@ -8,8 +8,8 @@ import gguf
 import numpy as np
 import pytest
 import tiny_gguf
-from splitting import split
 
+from cases.odd_gguf import split
 from specx.errors import ModelError
 from specx.runtime.backend import BackendFactory, LoadOptions, get_backend
 from specx.runtime.shards import require_shards, shard_names, shards_of
@@ -75,16 +75,16 @@ def test_every_reader_of_transformers_reads_all_parts(whole: Path) -> None:
 def test_a_missing_part_is_named(backend: BackendFactory, whole: Path) -> None:
     parts = split(whole, whole.parent)
     parts[1].unlink()
-    with pytest.raises(ModelError, match=r"1 is missing, .* 'whole-00002-of-00003\.gguf'; put it"):
+    with pytest.raises(ModelError, match=r"1 is missing, .* 'split-00002-of-00003\.gguf'; put it"):
         backend.load(str(parts[0]), OPTIONS)
     parts[2].unlink()
-    with pytest.raises(ModelError, match=r"2 are missing, beginning with 'whole-00002-of-00003"):
+    with pytest.raises(ModelError, match=r"2 are missing, beginning with 'split-00002-of-00003"):
         backend.load(str(parts[0]), OPTIONS)
 
 
 def test_a_later_part_names_the_first(backend: BackendFactory, whole: Path) -> None:
     parts = split(whole, whole.parent)
-    with pytest.raises(ModelError, match=r"a later shard .*; name the first, 'whole-00001-of-0000"):
+    with pytest.raises(ModelError, match=r"a later shard .*; name the first, 'split-00001-of-0000"):
         backend.load(str(parts[1]), OPTIONS)
 
 
