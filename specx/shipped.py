@@ -16,7 +16,7 @@ DEMO_THREADS = 1
 
 PACKAGE = Path(__file__).resolve().parent
 PLACES = (PACKAGE / "_models", PACKAGE.parent / "models")
-PARTS = ("costs.toml", "demo/*", "suites/*", "toy/*")
+PARTS = ("costs.toml", "registry.toml", "demo/*", "suites/*", "toy/*")
 """In a checkout the folder also holds other models."""
 
 

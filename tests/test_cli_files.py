@@ -15,7 +15,7 @@ import click
 import pytest
 
 from specx.cli import COMMANDS, cli, main
-from specx.cli.files import READ, CacheFolder, Command, Model, OutputPath
+from specx.cli.files import READ, CacheFolder, Command, HubModel, Model, OutputPath
 from specx.errors import UsageError
 from specx.output import LineFile
 from specx.records.kinds import BEGINNINGS, kind_of
@@ -54,7 +54,7 @@ def parameters() -> Iterator[tuple[str, click.Parameter]]:
 def test_every_option_says_whether_it_is_read_or_written(
     command: str, param: click.Parameter
 ) -> None:
-    known = isinstance(param.type, (*READ, OutputPath))
+    known = isinstance(param.type, (*READ, OutputPath, HubModel))
     raw = isinstance(param.type, click.Path | click.File)
     if raw or (param.metavar or "").strip("[].") in ("FILE", "DIR", "FILES", "TRACE"):
         assert known, f"{command} {param.name}: use a type of specx.cli.files"

@@ -19,6 +19,7 @@ FLOORS = [
         "core",
         "runtime",
         "codec output shipped",
+        "library",
         "drafters",
         "schedule",
         "session",
@@ -33,8 +34,9 @@ FLOORS = [
 RUNTIMES = {"torch", "transformers", "llama_cpp", "gguf", "specx_backends"}
 COMMAND_LINE = {"click", "prompt_toolkit", "rich"}
 # tomli: before Python 3.11; typing_extensions: for type checkers alone.
-CORE_USES = set("numpy jinja2 msgspec psutil scipy tomli typing_extensions".split())
+CORE_USES = set("numpy jinja2 msgspec platformdirs psutil scipy tomli typing_extensions".split())
 DRAWING = {"matplotlib"}
+HUB = {"huggingface_hub"}
 WEB = {"prometheus_client", "starlette", "uvicorn"}
 
 
@@ -101,6 +103,8 @@ def test_the_algorithm_knows_no_runtime(module: str) -> None:
     allowed = CORE_USES | COMMAND_LINE if floor(module) == floor("specx.cli") else CORE_USES
     if module == "specx.report.plots":
         allowed = allowed | DRAWING
+    if module.startswith("specx.library."):
+        allowed = allowed | HUB
     if module.startswith("specx.serve."):
         allowed = allowed | WEB
     assert others <= allowed

@@ -7,6 +7,7 @@ import warnings
 from pathlib import Path
 
 from specx.errors import ModelError
+from specx.runtime.shards import require_shards, shards_of
 
 __all__ = ["check_file", "describe_file", "warn_beyond_training"]
 
@@ -15,7 +16,7 @@ HASHED_BYTES = 64 << 20
 
 
 def check_file(path: Path) -> None:
-    """Raise ModelError unless `path` is a file that begins as GGUF files do."""
+    """Raise ModelError unless `path` is a GGUF file, and the first of all its shards."""
     if path.is_dir():
         raise ModelError(f"'{path}' is a directory; name the .gguf file in it")
     if path.exists() and not path.is_file():
@@ -28,13 +29,15 @@ def check_file(path: Path) -> None:
         raise ModelError(f"cannot read model '{path}': {reason}; give a .gguf file") from error
     if magic != b"GGUF":
         raise ModelError(f"'{path}' is not a GGUF file (it begins with {magic!r}, not b'GGUF')")
+    require_shards(path)
 
 
 def describe_file(path: Path) -> dict[str, object]:
-    """Path as given, size, and the hash where it is quick."""
-    size = path.stat().st_size
+    """Path as given, size of all its shards, and the hash where it is quick."""
+    shards = shards_of(path)
+    size = sum(shard.stat().st_size for shard in shards)
     told: dict[str, object] = {"file": str(path), "bytes": size}
-    if size <= HASHED_BYTES:
+    if size <= HASHED_BYTES and len(shards) == 1:
         told["sha256"] = hashlib.sha256(path.read_bytes()).hexdigest()
     return told
 

@@ -17,9 +17,11 @@ from typing import Any
 
 from specx.errors import BackendError, ContextError, ModelError, OptionError, SpecxError
 from specx.runtime.backend import LoadOptions, choose_n_ctx
+from specx.runtime.shards import shards_of
 from specx_backends.files import describe_file, warn_beyond_training
 from specx_backends.hf_library import INSTALL, Remark, choose_device, require, versions
 from specx_backends.hf_locating import locate
+from specx_backends.hf_shards import whole_model_readers
 from specx_backends.hf_tokenizer import HfTokenizer, folder_tokenizer, gguf_tokenizer
 from specx_backends.hf_weights import (
     check_folder_fits,
@@ -265,8 +267,9 @@ def load_gguf(path: Path, device: Any, options: LoadOptions) -> Loaded:
 
 def read_gguf(path: Path) -> Mapping[str, Any]:
     """The file's key-value pairs; of the long arrays, only the tokens are there as a list."""
-    reader = require("transformers.integrations.gguf")
-    metadata, tensors = reader.read_gguf_metadata(str(path), ("tokenizer.ggml.tokens",))
+    integration = require("transformers.integrations.gguf")
+    read = whole_model_readers()[integration, "read_gguf_metadata"]
+    metadata, tensors = read(str(path), ("tokenizer.ggml.tokens",))
     if "tokenizer.ggml.tokens" not in metadata:
         raise ModelError(f"'{path}' has no vocabulary; give a file with a tokenizer")
     check_gguf_layers(path, metadata, tensors)
@@ -314,14 +317,14 @@ def PLAIN(transformers: Any) -> dict[str, Any]:
 
 @contextmanager
 def parsed_once(options: LoadOptions) -> Iterator[None]:
-    """While a GGUF file is loaded: parse it once, build its table of names once, report progress.
+    """While a GGUF model is loaded: read all its files, build its table of names once, report.
 
-    transformers parses the file for the configuration and again for the weights, and builds the
-    table for each of the model's modules: more than half of the time for a model of 135M.
+    transformers builds the table for each of the model's modules: more than half of the time for a
+    model of 135M.
     """
     gguf, loader = require("gguf"), require("transformers.modeling_gguf_pytorch_utils")
     own = {
-        (gguf, "GGUFReader"): functools.lru_cache(1)(gguf.GGUFReader),
+        **whole_model_readers(),
         (gguf, "get_tensor_name_map"): functools.lru_cache(1)(gguf.get_tensor_name_map),
         (loader, "tqdm"): functools.partial(reported, options),
     }
@@ -353,8 +356,9 @@ def report(options: LoadOptions, share: float) -> None:
 
 def cache_key(path: Path, dtype: Any) -> str:
     """A folder's name that changes with the file, the type, and the code that made it."""
-    facts = path.stat()
-    parts = (path.resolve(), facts.st_size, facts.st_mtime_ns, dtype, versions()["transformers"])
+    facts = [shard.stat() for shard in shards_of(path)]
+    files = [fact for file in facts for fact in (file.st_size, file.st_mtime_ns)]
+    parts = (path.resolve(), *files, dtype, versions()["transformers"])
     digest = hashlib.sha256("|".join(map(str, parts)).encode()).hexdigest()
     return f"{path.stem}-{digest[:16]}"
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from specx.errors import ModelError, SpecxError
 from specx.runtime.backend import LoadOptions
+from specx.runtime.hub import WANTED
 from specx.runtime.inputs import read_text, require_regular
 from specx_backends.files import check_file
 from specx_backends.hf_library import require
@@ -17,14 +18,8 @@ from specx_backends.library import first_line
 __all__ = ["locate"]
 
 HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?")
-HUB_FILES = ["*.safetensors", "*.json", "*.model", "*.txt", "*.jinja"]
-HUB_COPIES = ["*/*", "consolidated*"]
-"""Copies of the same weights for other programs: in folders (``original/``, ``onnx/``), and
-Mistral's beside them. A pattern's ``*`` matches slashes too, so `HUB_FILES` alone would take them.
-"""
-WANTED: dict[str, Any] = {"allow_patterns": HUB_FILES, "ignore_patterns": HUB_COPIES}
-"""Asked of the hub and of its cache alike, which is incomplete where it lacks a file asked for."""
 HUB_TIMEOUT = 5.0
+CONFIG = "config.json"
 WHOLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 """Where transformers looks for weights: one file, else the list of all."""
 PICKLED = ("*.bin", "*.pt", "*.pth", "*.ckpt")
@@ -54,10 +49,10 @@ def locate(name: str, options: LoadOptions) -> Path:
 
 def check_folder(folder: Path) -> None:
     """Raise ModelError unless `folder` holds a configuration and weights in safetensors."""
-    if not (folder / "config.json").is_file():
+    if not (folder / CONFIG).is_file():
         files = sorted(folder.glob("*.gguf"))
         remedy = f"name the file, such as '{files[0]}'" if files else "give a model's folder"
-        raise ModelError(f"'{folder}' is a directory without a config.json; {remedy}")
+        raise ModelError(f"'{folder}' is a directory without a {CONFIG}; {remedy}")
     if (folder / WHOLE).is_file():
         return
     if (folder / INDEX).exists():
@@ -94,12 +89,12 @@ def hub_folder(name: str, *, offline: bool) -> Path:
     hub = require("huggingface_hub")
     offline = offline or require("huggingface_hub.constants").HF_HUB_OFFLINE
     cached = cached_folder(hub, name)
-    if cached is not None and (offline or is_whole(cached)):
-        return cached
+    if cached is not None and (is_whole(cached) or (offline and (cached / CONFIG).is_file())):
+        return cached  # what it lacks is told next
     if offline:
         raise ModelError(
             f"'{name}' is no file or folder, and no model of that name is cached; the network is "
-            "off (offline, HF_HUB_OFFLINE)"
+            f"off while a model loads; download it with: specx pull hf:{name}"
         )
     try:
         hub.HfApi().model_info(name, timeout=HUB_TIMEOUT)  # else a download retries for minutes

@@ -16,6 +16,7 @@ from typing import Any
 from specx.errors import ContextError, ModelError
 from specx.runtime.memory import available_memory, gigabytes
 from specx.runtime.metadata import read_metadata, what_else
+from specx.runtime.shards import shards_of
 from specx_backends.hf_library import require
 
 __all__ = [
@@ -114,11 +115,11 @@ def check_gguf_kind(path: Path) -> None:
         return
     values = metadata.values
     count, number = values.get("split.count"), values.get("split.no")
-    if isinstance(count, int) and count > 1:
+    if isinstance(count, int) and count > 1 and count != len(shards_of(path)):
         part = f"part {number + 1}" if isinstance(number, int) else "a part"
         raise ModelError(
-            f"'{path}' is {part} of a model in {count} files, and transformers reads whole files "
-            "only; join them (llama-gguf-split --merge), or give --backend llamacpp"
+            f"'{path}' is {part} of a model in {count} files and does not have a part's name; "
+            f"rename the parts to NAME-00001-of-{count:05d}.gguf and so on"
         )
     if other := what_else(metadata):
         raise ModelError(f"'{path}' is {other}; give the GGUF file of a language model")

@@ -18,13 +18,13 @@ from typing import Any
 from specx.runtime.backend import DEFAULT_CTX, LoadOptions
 from specx.runtime.memory import MemoryNeeded
 from specx.runtime.metadata import Metadata, Tensor, is_gguf, read_metadata
+from specx.runtime.shards import shards_of
 from specx_backends.llamacpp_library import ggml
 from specx_backends.llamacpp_loading import cache_type
 
 __all__ = ["cache_needed", "cached_elements"]
 
 IN_LAYER = re.compile(r"blk\.(\d+)\.(.+)")
-FIRST_SHARD = re.compile(r"(?P<stem>.+)-00001-of-(?P<count>\d{5})\.gguf")
 NOT_COUNTED = ("ssm_", "nextn.")
 """Beginnings of the names of tensors in layers with a recurrent state, some of which have keys and
 values that are not cached, and in layers that predict further tokens, which are not run."""
@@ -99,10 +99,6 @@ def width(tensors: Mapping[str, Tensor], name: str, dimension: int) -> int:
 def shards(metadata: Metadata) -> Iterator[Metadata]:
     """The file, and the others of a model in several files, as far as they are there."""
     yield metadata
-    found = FIRST_SHARD.fullmatch(metadata.path.name)
-    if found is None:
-        return
-    for number in range(2, int(found["count"]) + 1):
-        path = metadata.path.with_name(f"{found['stem']}-{number:05d}-of-{found['count']}.gguf")
+    for path in shards_of(metadata.path)[1:]:
         if is_gguf(path):
             yield read_metadata(path)

@@ -138,6 +138,8 @@ def rewrite(
             continue
         sub = field.types[-1] if field.types[0] == ARRAY else None
         writer.add_key_value(key, field.contents(), field.types[0], sub_type=sub)
+    if arch is None and "general.architecture" in drop:
+        writer.kv_data[0].pop("general.architecture")  # that every writer begins with
     _add(writer, put)
     for tensor in reader.tensors[tensors or slice(None)]:
         writer.add_tensor(tensor.name, tensor.data, raw_dtype=tensor.tensor_type)

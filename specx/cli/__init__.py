@@ -26,6 +26,9 @@ COMMANDS = {
     "compare": "Separate the algorithm's effect from the runtime's: one pair on two systems.",
     "report": "Show the contents of traces.",
     "verify": "Prove the rules exact, and test a pair of models.",
+    "models": "List the models that have a name, and those on this machine.",
+    "pull": "Download models by name.",
+    "completion": "Print the script that completes specx in a shell.",
 }
 """Commands by module, with the line of help that is shown without importing the module."""
 CLOSED_PIPE, USAGE = 1, 2

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import glob
 import os
-import re
 import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -12,14 +10,15 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 import click
+from click.shell_completion import CompletionItem
 
+from specx.cli.naming import name_models, names_like
 from specx.errors import UsageError
 from specx.records.kinds import kind_of, require_kind
+from specx.runtime.shards import shards_of
 from specx.shipped import shipped
 
-__all__ = ["CacheFolder", "Command", "InputFile", "Model", "OutputPath"]
-
-SHARD = re.compile(r"(.*)-\d{5}-of-(\d{5})\.gguf")
+__all__ = ["CacheFolder", "Command", "HubModel", "InputFile", "Model", "OutputPath"]
 
 Identity: TypeAlias = "tuple[object, ...]"
 
@@ -36,17 +35,30 @@ class InputFile(click.Path):
 
 
 class Model(click.types.StringParamType):
-    """A model: a file, a folder, or another name that the backend accepts."""
+    """A model: a file, a folder, a name of the library's, or one that the backend accepts."""
 
     def files(self, value: str) -> Iterable[Path]:
         """The file and its sibling shards, or the files of the folder."""
         path = Path(value)
         if path.is_dir():
             return _foreign(path.glob("*"))
-        shard = SHARD.fullmatch(path.name)
-        if shard is None:
-            return [path]
-        return [path, *path.parent.glob(f"{glob.escape(shard[1])}-*-of-{shard[2]}.gguf")]
+        return shards_of(path)
+
+    def shell_complete(
+        self, ctx: click.Context, param: click.Parameter, incomplete: str
+    ) -> list[CompletionItem]:
+        """Known names that begin so, and files."""
+        return [*names_like(incomplete), CompletionItem(incomplete, type="file")]
+
+
+class HubModel(click.types.StringParamType):
+    """A name of the library's that may be downloaded."""
+
+    def shell_complete(
+        self, ctx: click.Context, param: click.Parameter, incomplete: str
+    ) -> list[CompletionItem]:
+        """Known names that begin so."""
+        return names_like(incomplete)
 
 
 class CacheFolder(click.types.StringParamType):
@@ -93,6 +105,7 @@ class Command(click.Command):
 
     def invoke(self, ctx: click.Context) -> Any:
         force = ctx.params.pop("force", False)
+        name_models(ctx.params, [param for param in self.params if isinstance(param.type, Model)])
         outputs = list(_outputs(self, ctx))
         if outputs:
             _refuse_losses(outputs, [*_inputs(self, ctx), *_redirections()], force=force)

@@ -65,15 +65,21 @@ def plan_sides(
     OptionError
         If no side supports an option.
     """
-    sides = [Side("verifier", model, get_backend(backend), {})]
+    sides = [_side("verifier", model, backend)]
     if drafter is not None:
-        sides.append(Side("drafter", drafter, get_backend(draft_backend or backend), {}))
+        sides.append(_side("drafter", drafter, draft_backend or backend))
     for field, flag in FIELDS.items():
         if given[field] is not None:
             _give(sides, field, flag, given[field])
         if given.get(f"{field}_draft") is not None:
             _give(sides[1:], field, f"{flag}d", given[f"{field}_draft"])
     return sides
+
+
+def _side(role: str, model: str, backend: str) -> Side:
+    factory = get_backend(backend)
+    # Only -hf and `specx pull` download, so that a run never waits for gigabytes.
+    return Side(role, model, factory, {"offline": True} if "offline" in factory.options else {})
 
 
 def _give(sides: list[Side], field: str, flag: str, value: Any) -> None:

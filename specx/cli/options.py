@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 import click
 
-from specx.cli.files import CacheFolder, InputFile, Model
+from specx.cli.files import CacheFolder, HubModel, InputFile, Model
 from specx.core.sampling import SAMPLING_ORDER, SamplingParams
 from specx.errors import UsageError
 from specx.session.chat import ChatOptions
@@ -69,7 +69,8 @@ MODELS = [
         "-m",
         "--model",
         type=Model(),
-        help="The verifier: a GGUF file, or another name that the backend accepts.",
+        help="The verifier: a GGUF file, a name that specx models lists (a pair's name gives the "
+        "drafter too), or another name that the backend accepts.",
     ),
     click.option(
         "-md",
@@ -79,6 +80,15 @@ MODELS = [
         type=Model(),
         help="The drafter.",
     ),
+    click.option(
+        "-hf",
+        "--hub",
+        type=HubModel(),
+        metavar="NAME",
+        help="Like -m, but download what is not on this machine: OWNER/NAME:FILE.gguf on the hub, "
+        "or a name that specx models lists.",
+    ),
+    click.option("-hfd", "--hub-draft", type=HubModel(), metavar="NAME", help="The same for -md."),
     click.option(
         "--backend", default="llamacpp", show_default=True, help="Runtime of the verifier."
     ),

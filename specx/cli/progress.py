@@ -32,13 +32,14 @@ class Progress:
             yield lambda done: None
             return
         from rich.console import Console  # slow to import, and only a terminal needs them
+        from rich.markup import escape
         from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeRemainingColumn
         from rich.progress import Progress as Bar
 
         columns = TextColumn("{task.description}"), BarColumn(), TaskProgressColumn()
         console = Console(stderr=True)
         bar = Bar(*columns, TimeRemainingColumn(), console=console, transient=True)
-        task = bar.add_task(label, total=total)
+        task = bar.add_task(escape(label), total=total)
         timer = Timer(PATIENCE, bar.start)
         timer.daemon = True
         timer.start()

@@ -8,6 +8,7 @@ from dataclasses import fields, replace
 from typing import Any
 
 from specx.errors import UsageError
+from specx.library.names import resolve
 from specx.runtime.backend import LoadOptions, get_backend
 from specx.session.asked import DEFAULTS
 from specx.session.pair import Pair
@@ -30,9 +31,10 @@ def load(
     Parameters
     ----------
     model
-        The verifier: a GGUF file, or another name that the backend accepts.
+        The verifier: a GGUF file, the name of a known model or pair, or another name that the
+        backend accepts. Nothing is downloaded: `specx pull` does that.
     draft
-        The drafter, if any.
+        The drafter, if any; by default the one of a named pair.
     backend, draft_backend
         Runtimes of the two; the drafter's is the verifier's by default.
     options
@@ -58,13 +60,17 @@ def load(
         model, draft = demo_pair()
         options["threads"] = options.get("threads") or DEMO_THREADS
         defaults = replace(DEFAULTS, gamma=DEMO_GAMMA)
+    named = resolve(os.fspath(model))
+    if draft is None:
+        draft = named.draft
     with ExitStack() as stack:
         load_options = LoadOptions(**options)
-        models = [stack.enter_context(get_backend(backend).load(os.fspath(model), load_options))]
+        models = [stack.enter_context(get_backend(backend).load(named.model, load_options))]
         if draft is not None:
             factory = get_backend(draft_backend or backend)
             drafting = replace(load_options, drafts=True)
-            models.append(stack.enter_context(factory.load(os.fspath(draft), drafting)))
+            drafter = resolve(os.fspath(draft)).model
+            models.append(stack.enter_context(factory.load(drafter, drafting)))
         session = Session(Pair(*models), defaults=defaults, closes_models=True)
         stack.pop_all()
         return session

@@ -115,7 +115,7 @@ def test_a_folder_with_pickled_weights_only(tiny: Callable[[str], Path]) -> None
     ("environment", "words"),
     [
         ({"HF_HUB_OFFLINE": "1"}, "the network is off"),
-        ({"HF_HUB_OFFLINE": "0", "HF_ENDPOINT": NOWHERE}, "check the name and the network"),
+        ({"HF_HUB_OFFLINE": "0", "HF_ENDPOINT": NOWHERE}, "specx pull hf:nobody/nothing"),
     ],
     ids=["switched off", "away"],
 )

@@ -261,7 +261,7 @@ NOT_WHOLE: dict[str, tuple[Rewrite, Callable[[str], bool], str]] = {
     "the first of three": (
         {"split.no": (0, U16), "split.count": (3, U16)},
         lambda name: "blk.0" in name,
-        "is part 1 of a model in 3 files, and transformers reads whole files only; join them",
+        "is part 1 of a model in 3 files and does not have a part's name; rename the parts",
     ),
     "the last of three": (
         {"split.no": (2, U16), "split.count": (3, U16)},

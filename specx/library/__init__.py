@@ -1,0 +1,1 @@
+"""The models of a user: by name, on disk, and on the hub."""
