@@ -10,7 +10,7 @@ import pytest
 from specx.errors import SpecxError
 from specx.runtime.backend import LoadOptions, LogitsBackend
 from specx_backends.hf import backend
-from specx_backends.hf_tokenizer import BYTES
+from specx_backends.gguf_tokens import BYTES
 
 WINDOW = 16
 SHAPE: dict[str, Any] = {
