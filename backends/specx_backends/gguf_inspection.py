@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import math
 import re
-from pathlib import Path
+from collections.abc import Iterator
 from typing import Final
 
 from specx.errors import ModelError
 from specx.runtime.backend import LoadOptions
 from specx.runtime.inspection import Inspection
-from specx.runtime.memory import MemoryNeeded
 from specx.runtime.metadata import Metadata
-from specx_backends.files import check_file
 from specx_backends.gguf_tokens import GgufTokens
-from specx_backends.llamacpp_header import check_header, check_positions, is_odd
+from specx_backends.llamacpp_header import check_positions
 from specx_backends.llamacpp_memory import cache_needed, default_ctx, shards
 
-__all__ = ["inspect_gguf", "quantisation"]
+__all__ = ["inspect_header", "quantisation"]
 
 FILE_TYPES: Final = {
     0: "all F32", 1: "F16", 2: "Q4_0", 3: "Q4_1", 7: "Q8_0", 8: "Q5_0", 9: "Q5_1",
@@ -36,26 +34,25 @@ POOLINGS: Final = {1: "mean", 2: "cls", 3: "last", 4: "rank"}
 RECURRENT: Final = re.compile(r"blk\.\d+\.(ssm_|shortconv\.|time_mix_)")
 
 
-def inspect_gguf(path: Path, options: LoadOptions) -> Inspection:
-    """The model in the file `path`, as llama.cpp would load it.
+def inspect_header(header: Metadata, options: LoadOptions) -> Inspection:
+    """The model in a file, by its header, as llama.cpp would load it.
 
     Raises
     ------
     ModelError
-        If it is missing, damaged, no language model, or lacks some of its files.
+        If some of its files are missing.
     ContextError
         If the context exceeds a table of positions.
     """
-    check_file(path)
-    header = check_header(path)
     parts = list(shards(header))
     _require_all(header, parts)
     if options.n_ctx is not None:
         check_positions(header, options.n_ctx)
     tokens = GgufTokens(header)
     size = sum(part.size for part in parts)
+    kinds = (_text(header, f"tokenizer.ggml.{key}") for key in ("model", "pre"))
     return Inspection(
-        path=path,
+        path=header.path,
         title=_text(header, "general.name"),
         architecture=header.architecture,
         quantisation=quantisation(header),
@@ -63,14 +60,12 @@ def inspect_gguf(path: Path, options: LoadOptions) -> Inspection:
         n_bytes=size,
         n_vocab=tokens.n_vocab,
         tokenizer=tokens,
-        tokenizer_kind=" ".join(
-            filter(None, (_text(header, f"tokenizer.ggml.{key}") for key in ("model", "pre")))
-        ),
+        tokenizer_kind=" ".join(filter(None, kinds)),
         n_ctx=options.n_ctx or default_ctx(header),
         n_ctx_train=header.number("context_length"),
         weights=size,
         mapped=True,
-        cache=cache_needed(path, options),
+        cache=cache_needed(header.path, options),
         remarks=[*_remarks(header, parts)],
     )
 
@@ -95,16 +90,12 @@ def _require_all(header: Metadata, parts: list[Metadata]) -> None:
         )
 
 
-def _remarks(header: Metadata, parts: list[Metadata]) -> list[str]:
-    found = []
+def _remarks(header: Metadata, parts: list[Metadata]) -> Iterator[str]:
     pooling = header.values.get(f"{header.architecture}.pooling_type")
     if isinstance(pooling, int) and pooling in POOLINGS:
-        found.append(
+        yield (
             f"it was trained to embed or rank texts (pooling type {POOLINGS[pooling]}), not to "
             "write them"
         )
     if any(RECURRENT.match(name) for part in parts for name in part.tensors):
-        found.append("it has recurrent layers, which may not be able to rewind; --load tries it")
-    if is_odd(header):
-        found.append("it is a rare kind of file, which llama.cpp may not survive; --load tries it")
-    return found
+        yield "it has recurrent layers, which may not be able to rewind; --load tries it"

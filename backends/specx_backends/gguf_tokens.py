@@ -194,5 +194,3 @@ def added_ends(metadata: Mapping[str, Any], roles: Roles) -> tuple[int | None, i
     bos = metadata.get("tokenizer.ggml.add_bos_token", unless_said) or forced
     eos = metadata.get("tokenizer.ggml.add_eos_token", False)
     return roles.bos_id if bos else None, roles.eos_id if eos else None
-
-

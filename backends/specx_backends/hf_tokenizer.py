@@ -29,7 +29,7 @@ from specx_backends.gguf_tokens import (
 )
 from specx_backends.hf_library import require
 
-__all__ = ["HfTokenizer", "folder_tokenizer", "gguf_tokenizer"]
+__all__ = ["HfTokenizer", "folder_roles", "folder_tokenizer", "gguf_tokenizer"]
 
 WHOLE_WORDS = LLAMA3 | {"tekken", "minicpm5", "youtu", "glm4", "glm5", "granite-embed-multi-97m"}
 """Pre-tokenizers after which a word that is a token is not put together by merges."""
@@ -73,6 +73,16 @@ class HfTokenizer:
         self._byte_level = _is_byte_level(fast)
         fast.no_truncation()
         fast.no_padding()
+
+    @property
+    def adds_bos(self) -> bool:
+        """True if BOS is put before a text."""
+        return self.bos_id in self.encode("", add_special=True, parse_special=False)
+
+    @property
+    def adds_eos(self) -> bool:
+        """True if EOS is put after a text."""
+        return self.eos_id in self.encode("", add_special=True, parse_special=False)
 
     def encode(self, text: str, *, add_special: bool, parse_special: bool) -> list[int]:
         """Ids of `text`.
@@ -137,23 +147,26 @@ def folder_tokenizer(folder: Path, n_vocab: int, ends: Iterable[int]) -> HfToken
     fast = getattr(python, "backend_tokenizer", None)
     if fast is None:
         raise ModelError(f"'{folder}' has no fast tokenizer; give a model with a tokenizer.json")
-    special = {
-        entry.content: token
-        for token, entry in fast.get_added_tokens_decoder().items()
-        if entry.special
-    }
-    eos_id: int | None = python.eos_token_id
+    roles = folder_roles(fast, n_vocab, python.bos_token_id, python.eos_token_id, ends)
+    template = python.chat_template
+    template = template.get("default") if isinstance(template, dict) else template
+    return HfTokenizer(fast, n_vocab, roles, template)
+
+
+def folder_roles(
+    fast: Any, n_vocab: int, bos_id: int | None, eos_id: int | None, ends: Iterable[int]
+) -> Roles:
+    """Which ids of a folder's tokenizer are more than text; `ends` as in `folder_tokenizer`."""
+    added = fast.get_added_tokens_decoder().items()
+    special = {entry.content: token for token, entry in added if entry.special}
     eog = {*ends, *end_ids(special), *([] if eos_id is None else [eos_id])}
-    roles = Roles(
-        bos_id=python.bos_token_id,
+    return Roles(
+        bos_id=bos_id,
         eos_id=eos_id,
         eog=frozenset(token for token in eog if token < n_vocab),
         padding=[token for token in range(n_vocab) if fast.id_to_token(token) is None],
         silent=frozenset([*special.values(), *eog]),
     )
-    template = python.chat_template
-    template = template.get("default") if isinstance(template, dict) else template
-    return HfTokenizer(fast, n_vocab, roles, template)
 
 
 def gguf_tokenizer(path: Path, metadata: Mapping[str, Any], n_vocab: int) -> HfTokenizer:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -17,8 +18,9 @@ from specx.errors import BackendError, ContextError, SpecxError
 from specx.runtime.backend import LoadOptions, check_model_name, reject_unsupported
 from specx.runtime.inspection import Inspection
 from specx.runtime.memory import MemoryNeeded
-from specx_backends.files import describe_file
-from specx_backends.gguf_inspection import inspect_gguf
+from specx_backends.files import check_file, describe_file
+from specx_backends.gguf_inspection import inspect_header
+from specx_backends.llamacpp_header import check_header, is_odd
 from specx_backends.llamacpp_library import LOG, describe_library, devices, library, versions
 from specx_backends.llamacpp_loading import (
     MAX_ROWS,
@@ -74,7 +76,14 @@ class LlamaCppFactory:
         """What the GGUF file at the path `model` says; llama.cpp itself is not loaded."""
         reject_unsupported(self, options)
         check_options(options)
-        return inspect_gguf(Path(check_model_name(model)), options)
+        path = Path(check_model_name(model))
+        check_file(path)
+        header = check_header(path)
+        found = inspect_header(header, options)
+        if not is_odd(header):
+            return found
+        remark = "it is a rare kind of file, which llama.cpp may not survive; --load tries it"
+        return replace(found, remarks=[*found.remarks, remark])
 
     def about(self) -> Mapping[str, object]:
         """Versions, build flags and devices; loads no model."""

@@ -61,7 +61,7 @@ def _model_rows(model: ModelRecord) -> dict[str, str]:
     facts = (
         model.title,
         model.architecture,
-        f"{model.n_params / 1e9:,.2f} B parameters" if model.n_params else "",
+        _parameters(model.n_params),
         model.quantisation,
         gigabytes(model.n_bytes),
     )
@@ -77,6 +77,13 @@ def _model_rows(model: ModelRecord) -> dict[str, str]:
     if model.role == "verifier":
         rows["template"] = _template(model.template)
     return rows
+
+
+def _parameters(count: int) -> str:
+    """A number of parameters for people; empty if there are none."""
+    if count >= 1e9:
+        return f"{count / 1e9:,.2f} B parameters"
+    return f"{count / 1e6:,.1f} M parameters" if count else ""
 
 
 def _special(token: SpecialToken | None) -> str:

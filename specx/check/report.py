@@ -96,7 +96,7 @@ def check_models(
 def with_loaded(
     record: CheckRecord, loaded: Sequence[LoadedRecord], fault: str | None = None
 ) -> CheckRecord:
-    """`record` with what the loaded models showed, or the fault that kept them from being loaded."""
+    """`record` with what the loaded models showed, or the fault that kept them from loading."""
     faults = [*record.faults, *([] if fault is None else [fault])]
     limits = [*record.limits, *(text for each in loaded for text in _rollback_limits(each))]
     return replace(
@@ -170,7 +170,10 @@ def _template_limits(template: TemplateRecord) -> Iterator[str]:
 
 
 def _pair_record(verifier: Inspection, drafter: Inspection) -> PairRecord:
-    found = compare(verifier, drafter)
+    found, sides = compare(verifier, drafter), (verifier.tokenizer, drafter.tokenizer)
+    named = found.differing
+    if not found.fits:  # of thousands, those that are text in both show it best
+        named = [i for i in named if all(tokens.token_bytes(i) for tokens in sides)] or named
     return PairRecord(
         n_shared=len(found.shared),
         n_differing=len(found.differing),
@@ -180,7 +183,7 @@ def _pair_record(verifier: Inspection, drafter: Inspection) -> PairRecord:
                 verifier=shown(verifier.tokenizer, token),
                 drafter=shown(drafter.tokenizer, token),
             )
-            for token in found.differing[:SHOWN]
+            for token in named[:SHOWN]
         ],
         fits=found.fits,
         size_ratio=drafter.n_bytes / verifier.n_bytes,
@@ -198,9 +201,7 @@ def _told(pair: PairRecord, consequence: str) -> str:
     )
 
 
-def _limits_of_pair(
-    pair: PairRecord, verifier: ModelRecord, drafter: ModelRecord
-) -> Iterator[str]:
+def _limits_of_pair(pair: PairRecord, verifier: ModelRecord, drafter: ModelRecord) -> Iterator[str]:
     if pair.n_differing:
         yield _told(pair, "the drafter never proposes some tokens")
     if drafter.n_ctx < verifier.n_ctx:
@@ -217,7 +218,7 @@ def _limits_of_pair(
 
 
 def _limits_of_ends(verifier: ModelRecord, drafter: ModelRecord) -> Iterator[str]:
-    """Special tokens that differ: the text stays the verifier's, the drafter is right less often."""
+    """Special tokens that differ: the text is the verifier's; the drafter is right less often."""
     began = [record.bos is not None and record.bos.added for record in (verifier, drafter)]
     if began[0] != began[1]:
         has, lacks = ("verifier", "drafter") if began[0] else ("drafter", "verifier")

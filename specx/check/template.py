@@ -35,5 +35,8 @@ def probe_template(tokens: SpecialTokens) -> TemplateRecord | None:
             both = template.chat([SYSTEM, USER])
         except ModelError:
             return TemplateRecord(problem=None, system="refused", altered=altered)
-    system = "merged" if both.merged else "taken"
-    return TemplateRecord(problem=None, system=system, altered=altered or both.contents is None)
+    return TemplateRecord(
+        problem=None,
+        system="merged" if both.merged else "taken",
+        altered=altered or both.contents is None,
+    )

@@ -39,7 +39,7 @@ available now. Special tokens and the template are the file's own text, shown es
 @click.command(cls=Command, epilog=EPILOG)
 @add_options(MODELS)
 @click.option("--load", is_flag=True,
-              help="Load the models too: shows how they rewind, and on which devices they run.")  # fmt: skip
+              help="Load the models too: adds how they rewind, and their devices.")  # fmt: skip
 @add_options(RUNTIME)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object, nothing else.")
 @click.option("-q", "--quiet", is_flag=True, help="Print the verdict only.")

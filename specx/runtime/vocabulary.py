@@ -108,14 +108,15 @@ def drafter_mask(verifier: Vocabulary, drafter: Vocabulary) -> NDArray[np.intp]:
         return mask
     sides = {"drafter": drafter.tokenizer, "verifier": verifier.tokenizer}
     named = _named(sides, found.differing)
+    share = f"{len(found.differing)} of {len(found.shared)}"
     if not found.fits:
         raise VocabularyError(
-            f"{drafter.name} cannot draft for {verifier.name}: {len(found.differing)} of "
-            f"{len(found.shared)} shared ids differ ({named}); take a drafter of the same model family"
+            f"{drafter.name} cannot draft for {verifier.name}: {share} shared ids differ "
+            f"({named}); take a drafter of the same model family"
         )
     warnings.warn(
-        f"{len(found.differing)} of {len(found.shared)} ids are other tokens in {drafter.name} than "
-        f"in {verifier.name}, and are never drafted ({named})",
+        f"{share} ids are other tokens in {drafter.name} than in {verifier.name}, and are never "
+        f"drafted ({named})",
         stacklevel=1,
     )
     return mask
