@@ -18,6 +18,7 @@ from specx.runtime.memory import MemoryNeeded
 from specx.runtime.metadata import read_metadata
 from specx_backends.gguf_inspection import inspect_header
 from specx_backends.hf_library import INSTALL, require
+from specx_backends.hf_loading import ENCODERS
 from specx_backends.hf_locating import locate
 from specx_backends.hf_tokenizer import HfTokenizer, folder_roles
 from specx_backends.hf_weights import STORED, check_gguf_kind, safetensors_header, weight_files
@@ -27,7 +28,10 @@ __all__ = ["inspect_model"]
 
 BYTES: Final = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2}
 WRITERS: Final = ("CausalLM", "LMHeadModel", "ConditionalGeneration")
-"""Ends of the names of models that write text."""
+READERS: Final = ("MaskedLM", "Classification", "QuestionAnswering")
+"""Ends of the names of models that write text, and of some that do not."""
+RECURRENT: Final = ("state_size", "mamba_d_state", "linear_num_value_heads", "conv_L_cache")
+"""Settings of models with recurrent layers."""
 
 
 def inspect_model(name: str, options: LoadOptions) -> Inspection:
@@ -58,10 +62,7 @@ def _gguf(path: Path, options: LoadOptions, size: int) -> Inspection:
 
 def _folder(folder: Path, options: LoadOptions, size: int) -> Inspection:
     config = _json(folder / "config.json")
-    if config.get("is_encoder_decoder"):
-        raise ModelError(
-            f"'{folder}' is an encoder-decoder model; give a model that decodes left to right"
-        )
+    _require_decoder(folder, config)
     text = config.get("text_config")
     text = text if isinstance(text, dict) else config
     n_vocab = _number(text, "vocab_size")
@@ -124,11 +125,25 @@ def _cached_numbers(text: Mapping[str, Any]) -> int | None:
     return 2 * layers * width * (_number(text, "num_key_value_heads") or heads)
 
 
-def _remarks(config: Mapping[str, Any]) -> Iterable[str]:
+def _names(config: Mapping[str, Any]) -> list[str]:
+    """Names of the classes that the weights were saved from."""
     names = config.get("architectures")
-    named = [name for name in names if isinstance(name, str)] if isinstance(names, list) else []
-    if named and not any(name.endswith(WRITERS) for name in named):
-        yield f"its configuration names {named[0]}, which may write no text; --load tries it"
+    return [name for name in names if isinstance(name, str)] if isinstance(names, list) else []
+
+
+def _require_decoder(folder: Path, config: Mapping[str, Any]) -> None:
+    if config.get("is_encoder_decoder"):
+        raise ModelError(f"'{folder}' is an encoder-decoder model; {ENCODERS}")
+    if any(name.endswith(READERS) for name in _names(config)):
+        raise ModelError(f"'{folder}' is no decoder ({_names(config)[0]}); {ENCODERS}")
+
+
+def _remarks(config: Mapping[str, Any]) -> Iterable[str]:
+    names = _names(config)
+    if names and not any(name.endswith(WRITERS) for name in names):
+        yield f"its configuration names {names[0]}, which may write no text; --load tries it"
+    if any(key in config for key in RECURRENT):
+        yield "it has recurrent layers, which may not be able to rewind; --load tries it"
 
 
 def _tokenizer(folder: Path, config: Mapping[str, Any], n_vocab: int) -> HfTokenizer:

@@ -24,14 +24,14 @@ from specx.session.pair import Pair
 
 __all__ = ["check"]
 
-CANNOT = 2
-"""What `specx run` exits with where it refuses the same models."""
+CANNOT = 1
+"""A question that was answered with no, as in `specx verify`; 2 is for one that was put wrongly."""
 
 EPILOG = """\b
 The last lines are the verdict:
   good                         nothing stands in the way
   works with these limits:     it runs; each line says what to know
-  cannot work because ...      run would refuse the models; exit code 2, otherwise 0
+  cannot work because ...      run would refuse the models; exit code 1, otherwise 0
 Tokens are compared by their bytes, control tokens by their names. Memory is compared with what is
 available now. Special tokens and the template are the file's own text, shown escaped."""
 
