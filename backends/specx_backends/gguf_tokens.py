@@ -42,6 +42,8 @@ FILL_TEXTS = {
     "fim_sep": ["<|file_sep|>"],
 }
 """Tokens of fill-in-the-middle that end a generation too; the first that is there counts."""
+PRINTS_NOTHING = frozenset(END_TEXTS).union(*FILL_TEXTS.values())
+"""Texts that are no part of the output, whatever kind of token a file says they are."""
 SHOWN_TEXTS = frozenset({"<|channel|>", "<|message|>", "<|start|>", "<|constrain|>"})
 """Control tokens of gpt-oss that belong to the text."""
 
@@ -139,6 +141,8 @@ def gguf_roles(metadata: Mapping[str, Any]) -> Roles:
     shown = {ids[text] for text in SHOWN_TEXTS & ids.keys()}
     shown |= {ids[text] for text in ("<|end|>", "</s>") if text in ids} - eog
     silent = {token for token, kind in enumerate(kinds) if kind in (UNKNOWN, CONTROL)}
+    # An end token that only the file names stays text, as llama.cpp prints it.
+    silent |= {token for token in eog if texts[token] in PRINTS_NOTHING}
     padding = [
         token
         for token, kind in enumerate(kinds)
@@ -150,7 +154,7 @@ def gguf_roles(metadata: Mapping[str, Any]) -> Roles:
         eos_id=named.get("eos"),
         eog=frozenset(eog),
         padding=padding,
-        silent=frozenset((silent - shown) | eog),
+        silent=frozenset(silent - shown),
     )
 
 
