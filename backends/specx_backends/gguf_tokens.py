@@ -126,8 +126,7 @@ class GgufTokens:
                 return text.translate(SPELLED).encode("latin-1")
             except UnicodeEncodeError:
                 return text.encode("utf-8", "surrogateescape")
-        byte = BYTE_TOKEN.fullmatch(text)
-        if byte is not None:
+        if text.startswith("<") and (byte := BYTE_TOKEN.fullmatch(text)):
             return bytes.fromhex(byte[1])
         return text.replace("\u2581", " ").encode("utf-8", "surrogateescape")
 
@@ -135,18 +134,18 @@ class GgufTokens:
 def gguf_roles(metadata: Mapping[str, Any]) -> Roles:
     """Which ids llama.cpp takes for more than text."""
     texts: list[str] = metadata["tokenizer.ggml.tokens"]
-    kinds: list[int] = metadata.get("tokenizer.ggml.token_type") or [1] * len(texts)
+    kinds = np.asarray(metadata.get("tokenizer.ggml.token_type") or [NORMAL] * len(texts))
     ids = {text: token for token, text in enumerate(texts)}
     eog = end_ids(ids, _named(metadata))
     shown = {ids[text] for text in SHOWN_TEXTS & ids.keys()}
     shown |= {ids[text] for text in ("<|end|>", "</s>") if text in ids} - eog
-    silent = {token for token, kind in enumerate(kinds) if kind in (UNKNOWN, CONTROL)}
+    silent = set(np.flatnonzero((kinds == UNKNOWN) | (kinds == CONTROL)).tolist())
     # An end token that only the file names stays text, as llama.cpp prints it.
     silent |= {token for token in eog if texts[token] in PRINTS_NOTHING}
     padding = [
         token
-        for token, kind in enumerate(kinds)
-        if kind == UNUSED or (kind == CONTROL and "unused" in texts[token])
+        for token in np.flatnonzero((kinds == UNUSED) | (kinds == CONTROL)).tolist()
+        if kinds[token] == UNUSED or "unused" in texts[token]
     ]
     named = _named(metadata)
     return Roles(

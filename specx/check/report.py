@@ -73,7 +73,7 @@ def check_models(
         if pair.fits:
             limits += _limits_of_pair(pair, records[0], records[1])
         else:
-            faults.append(_told(pair, "the drafter has another tokenizer"))
+            faults.append(_told(pair, "the drafter has another tokenizer", most=1))
     models = [*found.values()]
     memory = _memory_record(models, free) if models else None
     if memory is not None:
@@ -190,10 +190,11 @@ def _pair_record(verifier: Inspection, drafter: Inspection) -> PairRecord:
     )
 
 
-def _told(pair: PairRecord, consequence: str) -> str:
+def _told(pair: PairRecord, consequence: str, *, most: int = SHOWN) -> str:
+    """A consequence of differing ids, at `most` so many of them by name."""
     named = "; ".join(
         f"id {token.id} is {token.verifier} in the verifier and {token.drafter} in the drafter"
-        for token in pair.first_differing
+        for token in pair.first_differing[:most]
     )
     return (
         f"{consequence}: {pair.n_differing:,} of {pair.n_shared:,} shared ids are other tokens "
@@ -209,10 +210,10 @@ def _limits_of_pair(pair: PairRecord, verifier: ModelRecord, drafter: ModelRecor
             f"nothing is drafted beyond position {drafter.n_ctx:,}, where the drafter's context "
             f"ends; the verifier's has {verifier.n_ctx:,}"
         )
-    if pair.size_ratio >= 1:
+    if pair.size_ratio >= 1 and drafter.backend == verifier.backend:
         yield (
             f"the drafter is not smaller than the verifier ({gigabytes(drafter.n_bytes)} against "
-            f"{gigabytes(verifier.n_bytes)}), so drafting with it costs more than it saves"
+            f"{gigabytes(verifier.n_bytes)}), so drafting with it can hardly be faster"
         )
     yield from _limits_of_ends(verifier, drafter)
 
