@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import random
 import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +19,9 @@ from inprocess import specx
 from tiny_gguf import KINDS, TOKENS, Kind, number, strings, text
 
 import check_schema
+import try_cases
 from cases import odd_gguf
+from cases.fuzz import FUZZERS
 from specx.check import Candidate, CheckRecord, check_models
 from specx.check import report as report_module
 from specx.errors import ContextError
@@ -134,6 +138,7 @@ def test_a_differing_token_in_the_middle_is_named_and_the_pair_runs(
     assert done.returncode == 0
     (line,) = done.stderr.splitlines()
     assert line.startswith("specx: warning: 1 of 286 ids are other tokens")
+    assert pair(larger, drafter, "--load")["limits"] == [limit]
 
 
 def test_a_renamed_special_token_is_named(tiny: Callable[..., Path], larger: Path) -> None:
@@ -271,6 +276,21 @@ def test_a_model_in_several_files_counts_whole(tmp_path: Path, demo_verifier: Pa
     assert parts["verdict"] == "good"
     assert parts["models"][0]["n_params"] == whole["models"][0]["n_params"]
     assert parts["models"][0]["n_bytes"] > whole["models"][0]["n_bytes"] - 10_000
+
+
+def test_no_file_ends_in_anything_but_a_verdict(tmp_path: Path, larger: Path) -> None:
+    """Damaged headers, odd values and templates; and files that once failed, if they are here."""
+    made = chain(
+        FUZZERS["mutate"](tmp_path, random.Random(18), 40),
+        FUZZERS["templates"](tmp_path, random.Random(18), 10),
+    )
+    paths = {Path(case.words[case.words.index("-m") + 1]) for case in made}
+    paths |= set(try_cases.FILES.glob("*.gguf"))
+    verdicts = {alone(path)["verdict"] for path in sorted(paths)}
+    assert verdicts == {"good", "limits", "cannot"}
+    for path in sorted(paths)[::5]:
+        pair(path, larger)
+        pair(larger, path)
 
 
 # Templates
