@@ -221,6 +221,7 @@ def with_fields(tensors: Any = None, **put: tiny_gguf.Field | None) -> Callable[
 
 OTHERS: dict[str, tuple[Callable[[Path], Path], str]] = {
     "mmproj": (only("clip", "mmproj"), "the vision part of a model (mmproj)"),
+    "clip": (only("clip", "model"), "the vision part of a model (mmproj)"),
     "adapter": (only("llama", "adapter"), "an adapter (LoRA)"),
     "imatrix": (only("", "imatrix"), "an importance matrix"),
     "embedder": (only("bert", "model"), "an embedding model"),
@@ -417,7 +418,7 @@ def test_weights_that_do_not_fit_are_told(larger: Path) -> None:
     assert "read from disk again and again" in mapped.limits[0]
     own = replace(found, mapped=False, cache=None)
     assert judged(own, own.weights).verdict == "good"
-    assert "the weights take" in judged(own, own.weights - 1).faults[0]
+    assert "memory may run out" in judged(own, own.weights - 1).limits[0]
 
 
 def test_a_file_that_is_both_models_counts_once(larger: Path) -> None:
@@ -473,6 +474,8 @@ def test_how_a_model_rewinds(tmp_path: Path, rollback: str, verdict: str, words:
     _, record = check(*toys, "--load")
     assert record["verdict"] == verdict
     assert words in [*record["faults"], *record["limits"]][0]
+    lone = check("--backend", "toy", "-m", drafter, "--load")[1]
+    assert [words in limit for limit in lone["limits"]] == [True]
 
 
 def test_a_model_that_only_fails_when_it_is_loaded(tmp_path: Path, demo_verifier: Path) -> None:

@@ -1,4 +1,7 @@
-"""What a folder of safetensors, or a GGUF file, says of the model in it; torch is not loaded."""
+"""What a folder of safetensors, or a GGUF file, says of the model in it; torch is not loaded.
+
+Except where weights would not fit into main memory, as only torch knows of a GPU.
+"""
 
 from __future__ import annotations
 
@@ -14,14 +17,21 @@ from specx.errors import BackendError, ModelError
 from specx.runtime.backend import DEFAULT_CTX, LoadOptions
 from specx.runtime.inputs import read_text
 from specx.runtime.inspection import Inspection
-from specx.runtime.memory import MemoryNeeded
+from specx.runtime.memory import MemoryNeeded, available_memory
 from specx.runtime.metadata import read_metadata
 from specx_backends.gguf_inspection import inspect_header
-from specx_backends.hf_library import INSTALL, require
-from specx_backends.hf_loading import ENCODERS
+from specx_backends.hf_library import INSTALL, choose_device, require
+from specx_backends.hf_loading import ENCODERS, choose_dtype
 from specx_backends.hf_locating import locate
 from specx_backends.hf_tokenizer import HfTokenizer, folder_roles
-from specx_backends.hf_weights import STORED, check_gguf_kind, safetensors_header, weight_files
+from specx_backends.hf_weights import (
+    STORED,
+    check_folder_fits,
+    check_gguf_fits,
+    check_gguf_kind,
+    safetensors_header,
+    weight_files,
+)
 from specx_backends.llamacpp_memory import ELEMENT_BYTES
 
 __all__ = ["inspect_model"]
@@ -47,7 +57,19 @@ def inspect_model(name: str, options: LoadOptions) -> Inspection:
             raise BackendError(f"{package} is not installed; {INSTALL}")
     path = locate(name, replace(options, offline=True))
     size = BYTES.get(options.dtype or "float32", 4)
-    return _gguf(path, options, size) if path.is_file() else _folder(path, options, size)
+    found = _gguf(path, options, size) if path.is_file() else _folder(path, options, size)
+    if not found.mapped and found.weights > available_memory():
+        _require_room(path, options)
+    return found
+
+
+def _require_room(path: Path, options: LoadOptions) -> None:
+    """Refuse what loading would refuse; a GPU may hold the weights, which only torch can tell."""
+    torch = require("torch")
+    device = choose_device(torch, options.device)
+    if device.type == "cpu":
+        check_fits = check_gguf_fits if path.is_file() else check_folder_fits
+        check_fits(path, choose_dtype(torch, device, options, torch.float32))
 
 
 def _gguf(path: Path, options: LoadOptions, size: int) -> Inspection:

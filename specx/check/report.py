@@ -255,12 +255,6 @@ def _memory_record(models: Sequence[Inspection], available: int) -> MemoryRecord
 def _memory_fault(
     models: Sequence[Inspection], available: int, require_memory: Callable[[], None]
 ) -> str | None:
-    own = sum(model.weights for model in models if not model.mapped)
-    if own > available:
-        return (
-            f"the weights take {gigabytes(own)} when they are loaded, {gigabytes(available)} of "
-            "memory are available; take a smaller model or a narrower --dtype"
-        )
     try:
         check_fits((m.cache for m in models if m.cache is not None), available=available)
     except ContextError:

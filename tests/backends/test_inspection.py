@@ -15,6 +15,7 @@ from tiny_gguf import Kind, number, text
 from specx.errors import SpecxError
 from specx.runtime.backend import LoadOptions, LogitsBackend
 from specx.runtime.inspection import Inspection
+from specx_backends import hf_inspection, hf_weights
 from specx_backends.gguf_inspection import FILE_TYPES
 from specx_backends.hf import backend as hf
 from specx_backends.llamacpp import backend as llamacpp
@@ -196,3 +197,19 @@ def test_a_file_on_transformers_is_dequantised(smollm2: Path) -> None:
     assert found.cache is not None
     assert mapped.cache is not None
     assert found.cache.bytes_per_position == 2 * mapped.cache.bytes_per_position
+
+
+@pytest.mark.parametrize("model", ["tiny_llama", "demo_drafter"])
+def test_converted_weights_that_do_not_fit(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, model: str
+) -> None:
+    path, asked = str(request.getfixturevalue(model)), LoadOptions(device="cpu", dtype="float64")
+    for module in (hf_inspection, hf_weights):
+        monkeypatch.setattr(module, "available_memory", lambda: 1000)
+    with pytest.raises(SpecxError, match="the weights of .* float64, 0.00 GB of memory") as loading:
+        hf.load(path, asked)
+    with pytest.raises(SpecxError) as checking:
+        hf.inspect(path, asked)
+    assert str(checking.value) == str(loading.value)
+    monkeypatch.setattr(hf_inspection, "choose_device", lambda torch, _: torch.device("meta"))
+    assert hf.inspect(path, asked).weights > 1000  # a GPU may hold them
