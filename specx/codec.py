@@ -57,6 +57,12 @@ Chance: TypeAlias = Annotated[float, Meta(ge=0, le=1.000001)]
 """A probability, as float32 sums it."""
 Uniform: TypeAlias = Annotated[float, Meta(ge=0, lt=1)]
 
+CONTROLS = {
+    code: f"\\u{code:04x}"
+    for code in (*range(0x80, 0xA0), 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A))
+}
+"""Escapes of what JSON may hold as it is, and a terminal would obey: C1, changes of direction."""
+
 MOST_NESTED = 32
 """Levels of nesting; records have at most eight, and the code that reads them recurses."""
 SHOWN = 60
@@ -163,11 +169,15 @@ def refuse(place: str, field: str, reason: str, remedy: str) -> NoReturn:
 
 
 def to_json(value: Any, *, indent: int | None = None) -> str:
-    """`value` as JSON text; non-finite numbers become null, as JSON cannot express them."""
+    """`value` as JSON text that controls no terminal.
+
+    Non-finite numbers become null, as JSON cannot express them; control characters are escaped.
+    """
     try:
-        return json.dumps(value, ensure_ascii=False, allow_nan=False, indent=indent)
+        text = json.dumps(value, ensure_ascii=False, allow_nan=False, indent=indent)
     except ValueError:
-        return json.dumps(_nulled(value), ensure_ascii=False, allow_nan=False, indent=indent)
+        text = json.dumps(_nulled(value), ensure_ascii=False, allow_nan=False, indent=indent)
+    return text if text.isascii() else text.translate(CONTROLS)
 
 
 def _nulled(value: Any) -> Any:

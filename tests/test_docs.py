@@ -5,13 +5,16 @@ from __future__ import annotations
 import importlib.util
 import json
 import sys
+from itertools import product
 from pathlib import Path
 from types import ModuleType
 
 import pytest
+from inprocess import specx
 
 from demo_pair.card import render
 from specx.cli.bench import bench
+from specx.cli.check import check
 from specx.cli.verify import verify
 from specx.core.rules import RULES
 from specx.verify.faults import FAULTS
@@ -110,6 +113,55 @@ def test_the_commands_of_the_benchmarks_have_only_options_that_exist(
     known = {name for option in bench.params for name in option.opts}
     for command in benchmarks.COMMANDS.values():
         assert {word for word in command.split() if word.startswith("-")} <= known
+
+
+@pytest.fixture(scope="module")
+def check_pairs() -> ModuleType:
+    return script("check_pairs")
+
+
+def test_the_checked_pairs_are_those_of_the_record(check_pairs: ModuleType) -> None:
+    pairs = check_pairs.read_record()
+    names = list(product(check_pairs.MODELS, repeat=2))
+    assert [(pair["verifier"], pair["drafter"]) for pair in pairs] == names
+    assert check_pairs.table(pairs) in check_pairs.PAGE.read_text(encoding="utf-8")
+    assert max(pair["cpu_s"] for pair in pairs) < 2
+    assert max(pair["peak_mib"] for pair in pairs) < 300
+
+
+def test_a_table_of_checks_that_is_out_of_date_is_told(
+    check_pairs: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert check_pairs.write_page(check=True) == 0
+    stale = tmp_path / "check.md"
+    text = check_pairs.PAGE.read_text(encoding="utf-8").replace("another tokenizer:", "no:", 1)
+    stale.write_text(text, encoding="utf-8")
+    monkeypatch.setattr(check_pairs, "PAGE", stale)
+    assert check_pairs.write_page(check=True) == 1
+
+
+def test_the_checks_shown_have_only_options_that_exist(check_pairs: ModuleType) -> None:
+    lines = check_pairs.PAGE.read_text(encoding="utf-8").splitlines()
+    shown = [line.split("#")[0].split() for line in lines if line.startswith("    specx check")]
+    known = {name for option in check.params for name in option.opts}
+    assert len(shown) >= 4
+    assert {word for line in shown for word in line if word.startswith("-")} <= known
+
+
+@pytest.mark.parametrize("verifier", ["smollm2", "gemma", "qwen05", "qwen15", "qwen15_f16"])
+def test_the_test_models_are_judged_as_recorded(
+    check_pairs: ModuleType, request: pytest.FixtureRequest, verifier: str
+) -> None:
+    path = request.getfixturevalue(verifier)
+    pairs = [p for p in check_pairs.read_record() if check_pairs.MODELS[p["verifier"]] == path.name]
+    files = [path.parent / check_pairs.MODELS[pair["drafter"]] for pair in pairs]
+    here = [(file, pair) for file, pair in zip(files, pairs, strict=True) if file.is_file()]
+    assert here
+    for file, pair in here:
+        done = specx("check", "--json", "-m", str(path), "-md", str(file))
+        found = json.loads(done.stdout)
+        told = ("verdict", "faults", "limits")
+        assert {key: found[key] for key in told} == {key: pair[key] for key in told}
 
 
 def test_the_study_is_that_of_its_record() -> None:

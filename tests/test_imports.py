@@ -24,7 +24,7 @@ FLOORS = [
         "schedule",
         "session",
         "records",
-        "bench compare report serve verify",
+        "bench check compare report serve verify",
         "specx",  # the package itself: what it offers to a library's user
         "cli __main__",
     )

@@ -289,3 +289,12 @@ def test_a_damaged_record_is_of_use_or_refused_in_a_line_that_names_it(
         assert refusal.isprintable()
         assert len(refusal) < len(str(path)) + 300
     capsys.readouterr()
+
+
+def test_json_controls_no_terminal() -> None:
+    """Templates, names of models and prompts come from anywhere."""
+    odd = "\x1b[2J\x9b31m\u202eevil\u2069 caf\u00e9 \U0001f600"
+    text = to_json({"name": odd})
+    assert json.loads(text) == {"name": odd}
+    assert text.isprintable()
+    assert "caf\u00e9 \U0001f600" in text

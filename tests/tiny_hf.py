@@ -9,8 +9,8 @@ import pytest
 
 from specx.errors import SpecxError
 from specx.runtime.backend import LoadOptions, LogitsBackend
+from specx_backends.gguf_tokens import BYTES
 from specx_backends.hf import backend
-from specx_backends.hf_tokenizer import BYTES
 
 WINDOW = 16
 SHAPE: dict[str, Any] = {

@@ -17,6 +17,8 @@ import numpy as np
 
 from specx.errors import BackendError, ContextError, LogitsError, ModelError, SpecxError
 from specx.runtime.backend import LoadOptions, check_model_name, reject_unsupported
+from specx.runtime.inspection import Inspection
+from specx_backends.hf_inspection import inspect_model
 from specx_backends.hf_library import describe_library, quiet, require, synchronize, versions
 from specx_backends.hf_loading import (
     Loaded,
@@ -58,6 +60,12 @@ class HfFactory:
         n_ctx = n_ctx_of(loaded, options)
         with quiet(options.verbose):
             return HfModel(loaded, n_ctx, options.n_batch or DEFAULT_BATCH)
+
+    def inspect(self, model: str, options: LoadOptions) -> Inspection:
+        """What the files of `model` say; nothing is downloaded, and torch is not loaded."""
+        reject_unsupported(self, options)
+        check_options(options)
+        return inspect_model(check_model_name(model), options)
 
     def about(self) -> Mapping[str, object]:
         """Versions and devices; loads no model."""

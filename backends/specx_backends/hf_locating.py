@@ -50,6 +50,8 @@ def locate(name: str, options: LoadOptions) -> Path:
 def check_folder(folder: Path) -> None:
     """Raise ModelError unless `folder` holds a configuration and weights in safetensors."""
     if not (folder / CONFIG).is_file():
+        if (folder / "adapter_config.json").is_file():
+            raise ModelError(f"'{folder}' is an adapter (LoRA), not a whole model; merge it first")
         files = sorted(folder.glob("*.gguf"))
         remedy = f"name the file, such as '{files[0]}'" if files else "give a model's folder"
         raise ModelError(f"'{folder}' is a directory without a {CONFIG}; {remedy}")

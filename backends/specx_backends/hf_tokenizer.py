@@ -1,18 +1,16 @@
 """Text to ids and back, through the tokenizer that transformers makes of a folder or a GGUF file.
 
-A GGUF file says less of its tokenizer than llama.cpp knows: which texts end a generation, which
-pre-tokenizers put BOS first or look whole words up. `gguf_tokenizer` adds that knowledge, so that
-both runtimes give the same ids for the same file. Names and rules are those of llama.cpp's
-``src/llama-vocab.cpp`` (as in llama-cpp-python 0.3.36).
+A GGUF file says less of its tokenizer than llama.cpp knows, such as which pre-tokenizers look whole
+words up. `gguf_tokenizer` adds that knowledge, so that both runtimes give the same ids for the same
+file. Names and rules are those of llama.cpp's ``src/llama-vocab.cpp`` (as in llama-cpp-python
+0.3.36).
 """
 
 from __future__ import annotations
 
 import json
-import re
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,30 +18,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specx.errors import BackendError, ModelError
+from specx_backends.gguf_tokens import (
+    BYTE_TOKEN,
+    BYTES,
+    LLAMA3,
+    Roles,
+    added_ends,
+    end_ids,
+    gguf_roles,
+)
 from specx_backends.hf_library import require
 
-__all__ = ["HfTokenizer", "folder_tokenizer", "gguf_tokenizer"]
+__all__ = ["HfTokenizer", "folder_roles", "folder_tokenizer", "gguf_tokenizer"]
 
-UNKNOWN, CONTROL, USER_DEFINED, UNUSED = 2, 3, 4, 5  # tokenizer.ggml.token_type
-
-END_TEXTS = (
-    "<|eot_id|> <|im_end|> <|end|> <|return|> <|call|> <|flush|> <|calls|> <end_of_turn> "
-    "<|endoftext|> </s> <|eom_id|> <EOT> _<EOT> [EOT] [EOS] <|end_of_text|> <end_of_utterance> "
-    "<eos> <turn|> <|tool_response> <｜end▁of▁sentence｜> [e~["
-).split()
-FILL_TEXTS = {
-    "fim_pad": "<|fim_pad|> <fim-pad> <fim_pad> <PAD> [PAD]".split(),
-    "fim_rep": "<|fim_repo|> <|repo_name|> <fim-repo> <REPO> <reponame>".split(),
-    "fim_sep": ["<|file_sep|>"],
-}
-"""Tokens of fill-in-the-middle that end a generation too; the first that is there counts."""
-SHOWN_TEXTS = frozenset({"<|channel|>", "<|message|>", "<|start|>", "<|constrain|>"})
-"""Control tokens of gpt-oss that belong to the text."""
-
-LLAMA3 = frozenset(
-    "llama3 llama-v3 llama-bpe falcon3 falcon-h1 pixtral midm-2.0 lfm2 jina-v5-nano".split()
-)
-BOS_UNLESS_SAID = LLAMA3 | {"tekken", "chameleon"}
 WHOLE_WORDS = LLAMA3 | {"tekken", "minicpm5", "youtu", "glm4", "glm5", "granite-embed-multi-97m"}
 """Pre-tokenizers after which a word that is a token is not put together by merges."""
 SINGLE_DIGITS = frozenset(
@@ -54,31 +41,6 @@ LIKE_GPT2 = frozenset(
     "gpt-2 phi-2 jina-es jina-de gigachat jina-v2-es jina-v2-de a.x-4.0 mellum modern-bert mpt "
     "olmo jais trillion granite-docling exaone4".split()
 )
-
-BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
-
-
-def byte_alphabet() -> dict[str, int]:
-    """GPT-2's letters for the 256 bytes, as letter -> byte."""
-    printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
-    others = [byte for byte in range(256) if byte not in printable]
-    return {chr(b): b for b in printable} | {chr(256 + n): b for n, b in enumerate(others)}
-
-
-BYTES = byte_alphabet()
-
-
-@dataclass(frozen=True)
-class Roles:
-    """Which ids are more than text."""
-
-    bos_id: int | None
-    eos_id: int | None
-    eog: frozenset[int]
-    padding: Sequence[int]
-    """Sorted."""
-    silent: frozenset[int]
-    """Ids that print nothing, beside padding."""
 
 
 class HfTokenizer:
@@ -111,6 +73,16 @@ class HfTokenizer:
         self._byte_level = _is_byte_level(fast)
         fast.no_truncation()
         fast.no_padding()
+
+    @property
+    def adds_bos(self) -> bool:
+        """True if BOS is put before a text."""
+        return self.bos_id in self.encode("", add_special=True, parse_special=False)
+
+    @property
+    def adds_eos(self) -> bool:
+        """True if EOS is put after a text."""
+        return self.eos_id in self.encode("", add_special=True, parse_special=False)
 
     def encode(self, text: str, *, add_special: bool, parse_special: bool) -> list[int]:
         """Ids of `text`.
@@ -175,23 +147,26 @@ def folder_tokenizer(folder: Path, n_vocab: int, ends: Iterable[int]) -> HfToken
     fast = getattr(python, "backend_tokenizer", None)
     if fast is None:
         raise ModelError(f"'{folder}' has no fast tokenizer; give a model with a tokenizer.json")
-    special = {
-        entry.content: token
-        for token, entry in fast.get_added_tokens_decoder().items()
-        if entry.special
-    }
-    eos_id: int | None = python.eos_token_id
+    roles = folder_roles(fast, n_vocab, python.bos_token_id, python.eos_token_id, ends)
+    template = python.chat_template
+    template = template.get("default") if isinstance(template, dict) else template
+    return HfTokenizer(fast, n_vocab, roles, template)
+
+
+def folder_roles(
+    fast: Any, n_vocab: int, bos_id: int | None, eos_id: int | None, ends: Iterable[int]
+) -> Roles:
+    """Which ids of a folder's tokenizer are more than text; `ends` as in `folder_tokenizer`."""
+    added = fast.get_added_tokens_decoder().items()
+    special = {entry.content: token for token, entry in added if entry.special}
     eog = {*ends, *end_ids(special), *([] if eos_id is None else [eos_id])}
-    roles = Roles(
-        bos_id=python.bos_token_id,
+    return Roles(
+        bos_id=bos_id,
         eos_id=eos_id,
         eog=frozenset(token for token in eog if token < n_vocab),
         padding=[token for token in range(n_vocab) if fast.id_to_token(token) is None],
         silent=frozenset([*special.values(), *eog]),
     )
-    template = python.chat_template
-    template = template.get("default") if isinstance(template, dict) else template
-    return HfTokenizer(fast, n_vocab, roles, template)
 
 
 def gguf_tokenizer(path: Path, metadata: Mapping[str, Any], n_vocab: int) -> HfTokenizer:
@@ -213,63 +188,8 @@ def gguf_tokenizer(path: Path, metadata: Mapping[str, Any], n_vocab: int) -> HfT
     roles = gguf_roles(metadata)
     _split_as_llamacpp(fast, metadata, path)
     _match_control_texts(fast, metadata, roles)
-    fast.post_processor = _around(fast, _added_ends(metadata, roles))
+    fast.post_processor = _around(fast, added_ends(metadata, roles))
     return HfTokenizer(fast, n_vocab, roles, metadata.get("tokenizer.chat_template"))
-
-
-def gguf_roles(metadata: Mapping[str, Any]) -> Roles:
-    """Which ids llama.cpp takes for more than text."""
-    texts: list[str] = metadata["tokenizer.ggml.tokens"]
-    kinds: list[int] = metadata.get("tokenizer.ggml.token_type") or [1] * len(texts)
-    ids = {text: token for token, text in enumerate(texts)}
-    eog = end_ids(ids, _named(metadata))
-    shown = {ids[text] for text in SHOWN_TEXTS & ids.keys()}
-    shown |= {ids[text] for text in ("<|end|>", "</s>") if text in ids} - eog
-    silent = {token for token, kind in enumerate(kinds) if kind in (UNKNOWN, CONTROL)}
-    padding = [
-        token
-        for token, kind in enumerate(kinds)
-        if kind == UNUSED or (kind == CONTROL and "unused" in texts[token])
-    ]
-    named = _named(metadata)
-    return Roles(
-        bos_id=named.get("bos"),
-        eos_id=named.get("eos"),
-        eog=frozenset(eog),
-        padding=padding,
-        silent=frozenset((silent - shown) | eog),
-    )
-
-
-def end_ids(ids: Mapping[str, int], named: Mapping[str, int] | None = None) -> set[int]:
-    """Ids that end a generation, by their texts and by the names that a file gives them."""
-    named = named or {}
-    ends = {ids[text] for text in END_TEXTS if text in ids}
-    ends |= {named[name] for name in ("eos", "eot", "eom") if name in named}
-    for name, texts in FILL_TEXTS.items():
-        found = [named[name]] if name in named else [ids[text] for text in texts if text in ids]
-        ends |= set(found[:1])
-    for text in _not_ends({text for text in END_TEXTS if text in ids}):
-        ends.discard(ids[text])
-    return ends
-
-
-def _not_ends(texts: set[str]) -> set[str]:
-    """End-like texts that are none beside certain others (gpt-oss, Solar, Gemma 4)."""
-    call = {"<|call|>", "<|calls|>"} & texts
-    inner = {"<|end|>"} if call and {"<|return|>", "<|flush|>"} & texts else set()
-    return (inner | ({"</s>"} if "<|tool_response>" in texts else set())) & texts
-
-
-def _named(metadata: Mapping[str, Any]) -> dict[str, int]:
-    """Special ids by llama.cpp's names for them; SentencePiece files may be silent on two."""
-    spm = metadata.get("tokenizer.ggml.model") == "llama"
-    named = {"bos": 1, "eos": 2} if spm else {}
-    for name in ("bos", "eos", "eot", "eom", *FILL_TEXTS):
-        key = f"tokenizer.ggml.{name}_token_id"
-        if key in metadata:
-            named[name] = metadata[key]
-    return named
 
 
 def _split_as_llamacpp(fast: Any, metadata: Mapping[str, Any], path: Path) -> None:
@@ -303,16 +223,6 @@ def _match_control_texts(fast: Any, metadata: Mapping[str, Any], roles: Roles) -
     missing = [texts[token] for token in sorted(roles.eog - special)]
     present = [text for text in missing if fast.token_to_id(text) is not None]
     fast.add_special_tokens([entry(text, normalized=False, special=True) for text in present])
-
-
-def _added_ends(metadata: Mapping[str, Any], roles: Roles) -> tuple[int | None, int | None]:
-    """The tokens that `add_special` puts before and after a text."""
-    model, pre = (metadata.get(f"tokenizer.ggml.{key}") for key in ("model", "pre"))
-    unless_said = model == "llama" or pre in BOS_UNLESS_SAID
-    forced = "gemma4" in (model, pre)
-    bos = metadata.get("tokenizer.ggml.add_bos_token", unless_said) or forced
-    eos = metadata.get("tokenizer.ggml.add_eos_token", False)
-    return roles.bos_id if bos else None, roles.eos_id if eos else None
 
 
 def _around(fast: Any, ends: tuple[int | None, int | None]) -> Any:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -15,8 +16,11 @@ import numpy as np
 
 from specx.errors import BackendError, ContextError, SpecxError
 from specx.runtime.backend import LoadOptions, check_model_name, reject_unsupported
+from specx.runtime.inspection import Inspection
 from specx.runtime.memory import MemoryNeeded
-from specx_backends.files import describe_file
+from specx_backends.files import check_file, describe_file
+from specx_backends.gguf_inspection import inspect_header
+from specx_backends.llamacpp_header import check_header, is_odd
 from specx_backends.llamacpp_library import LOG, describe_library, devices, library, versions
 from specx_backends.llamacpp_loading import (
     MAX_ROWS,
@@ -65,9 +69,21 @@ class LlamaCppFactory:
         """What the KV cache takes of this machine's memory: llama.cpp writes all of it at once."""
         reject_unsupported(self, options)
         check_options(options)
-        lib = library()
-        on_gpu = gpu_layers(lib, options.n_gpu_layers)
-        return None if on_gpu else cache_needed(lib, Path(check_model_name(model)), options)
+        on_gpu = gpu_layers(library(), options.n_gpu_layers)
+        return None if on_gpu else cache_needed(Path(check_model_name(model)), options)
+
+    def inspect(self, model: str, options: LoadOptions) -> Inspection:
+        """What the GGUF file at the path `model` says; llama.cpp itself is not loaded."""
+        reject_unsupported(self, options)
+        check_options(options)
+        path = Path(check_model_name(model))
+        check_file(path)
+        header = check_header(path)
+        found = inspect_header(header, options)
+        if not is_odd(header):
+            return found
+        remark = "it is a rare kind of file, which llama.cpp may not survive; --load tries it"
+        return replace(found, remarks=[*found.remarks, remark])
 
     def about(self) -> Mapping[str, object]:
         """Versions, build flags and devices; loads no model."""

@@ -8,29 +8,37 @@ refused by it would not have fitted; the reverse does not hold.
 
 from __future__ import annotations
 
-import ctypes
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
 from specx.runtime.backend import DEFAULT_CTX, LoadOptions
 from specx.runtime.memory import MemoryNeeded
 from specx.runtime.metadata import Metadata, Tensor, is_gguf, read_metadata
 from specx.runtime.shards import shards_of
-from specx_backends.llamacpp_library import ggml
-from specx_backends.llamacpp_loading import cache_type
 
-__all__ = ["cache_needed", "cached_elements"]
+__all__ = ["cache_needed", "cached_elements", "default_ctx", "shards"]
 
+ELEMENT_BYTES = {
+    "f32": 4.0,
+    "f16": 2.0,
+    "bf16": 2.0,
+    "q8_0": 34 / 32,
+    "q5_1": 24 / 32,
+    "q5_0": 22 / 32,
+    "q4_1": 20 / 32,
+    "q4_0": 18 / 32,
+    "iq4_nl": 18 / 32,
+}
+"""Of an element of a cache, by its type; ggml stores quantised ones in blocks of 32."""
 IN_LAYER = re.compile(r"blk\.(\d+)\.(.+)")
 NOT_COUNTED = ("ssm_", "nextn.")
 """Beginnings of the names of tensors in layers with a recurrent state, some of which have keys and
 values that are not cached, and in layers that predict further tokens, which are not run."""
 
 
-def cache_needed(lib: Any, path: Path, options: LoadOptions) -> MemoryNeeded | None:
+def cache_needed(path: Path, options: LoadOptions) -> MemoryNeeded | None:
     """What the cache of the model at `path` takes; None if that is no GGUF file.
 
     Raises
@@ -41,22 +49,18 @@ def cache_needed(lib: Any, path: Path, options: LoadOptions) -> MemoryNeeded | N
     if not is_gguf(path):
         return None
     metadata = read_metadata(path)
-    trained = metadata.number("context_length") or DEFAULT_CTX
     keys, values = cached_elements(metadata)
     return MemoryNeeded(
         name=path.name,
-        n_ctx=options.n_ctx or min(DEFAULT_CTX, trained),
-        bytes_per_position=keys * element_bytes(lib, options.cache_type_k)
-        + values * element_bytes(lib, options.cache_type_v),
+        n_ctx=options.n_ctx or default_ctx(metadata),
+        bytes_per_position=keys * ELEMENT_BYTES[options.cache_type_k or "f16"]
+        + values * ELEMENT_BYTES[options.cache_type_v or "f16"],
     )
 
 
-def element_bytes(lib: Any, name: str | None) -> float:
-    """Bytes of an element of a cache of that type; ggml stores quantised ones in blocks."""
-    kind = cache_type(lib, name)
-    size = ggml(lib, "ggml_type_size", ctypes.c_size_t, ctypes.c_int)(kind)
-    block = ggml(lib, "ggml_blck_size", ctypes.c_int64, ctypes.c_int)(kind)
-    return float(size / block)
+def default_ctx(metadata: Metadata) -> int:
+    """Positions of the cache if nothing is asked for, at least."""
+    return min(DEFAULT_CTX, metadata.number("context_length") or DEFAULT_CTX)
 
 
 def cached_elements(metadata: Metadata) -> tuple[int, int]:

@@ -23,7 +23,6 @@ from specx.runtime.backend import (
     LoadOptions,
     LogitsBackend,
     ParkedState,
-    Tokenizer,
     check_forward,
     check_model_name,
     check_state,
@@ -31,6 +30,7 @@ from specx.runtime.backend import (
     choose_n_ctx,
     reject_unsupported,
 )
+from specx.runtime.inspection import Inspection
 from specx_backends.toy_table import ToyTable, parse_table
 
 if sys.version_info >= (3, 11):
@@ -75,6 +75,7 @@ class ToyTokenizer:
         self.padding_ids: NDArray[np.intp] = np.arange(len(table.tokens), table.n_vocab)
         self.bos_id = None if table.bos is None else ids[table.bos]
         self.eos_id = ids[table.eog[0]] if table.eog else None
+        self.adds_bos, self.adds_eos = self.bos_id is not None, False
         self.chat_template = table.chat_template
         self._name = name
         self._texts = [*table.tokens, *blank]
@@ -161,7 +162,7 @@ class Toy(LogitsBackend):
         self.n_vocab = table.n_vocab
         self.n_ctx = table.context if n_ctx is None else n_ctx
         self.rollback = table.rollback
-        self.tokenizer: Tokenizer = ToyTokenizer(table, name)
+        self.tokenizer = ToyTokenizer(table, name)
         self.clock: Clock = CLOCK
         self._table = table
         self._source = dict(source or {})
@@ -283,6 +284,26 @@ class ToyFactory:
         name = f"toy:{Path(model).name}"
         n_ctx = choose_n_ctx(options, ToyTokenizer(table, name), table.context)
         return Toy(table, n_ctx=n_ctx, name=name, source=_facts(model, content))
+
+    def inspect(self, model: str, options: LoadOptions) -> Inspection:
+        """What the table in the file `model` says; loading it takes no memory to speak of."""
+        toy, path = self.load(model, options), Path(model)
+        return Inspection(
+            path=path,
+            title="",
+            architecture="table",
+            quantisation="",
+            n_params=0,
+            n_bytes=path.stat().st_size,
+            n_vocab=toy.n_vocab,
+            tokenizer=toy.tokenizer,
+            tokenizer_kind="longest match",
+            n_ctx=toy.n_ctx,
+            n_ctx_train=None,
+            weights=0,
+            mapped=False,
+            cache=None,
+        )
 
     def about(self) -> Mapping[str, object]:
         """What a toy runs on."""

@@ -36,6 +36,7 @@ def model_files(folder: Path, rng: random.Random, count: int) -> Iterator[Case]:
         path = folder / f"model-{number:04d}.gguf"
         what = change(sound, path, rng)
         yield Case(change.__name__, what, run("-m", path, "-p", "Hi"))
+        yield Case(change.__name__, f"{what}, check", ("check", "-m", str(path)), codes=(0, 1))
 
 
 def bytes_changed(sound: Path, path: Path, rng: random.Random) -> str:

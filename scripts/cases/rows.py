@@ -60,7 +60,10 @@ def of_file(path: Path) -> list[Case]:
     """The runs that try a file of a folder of inputs, chosen by its name."""
     name = str(path)
     if path.suffix == ".gguf":
-        return [Case("file", path.name, run("-m", path, "-p", "Hi"))]
+        return [
+            Case("file", path.name, run("-m", path, "-p", "Hi")),
+            Case("file", f"{path.name}, check", ("check", "-m", name), codes=(0, 1)),
+        ]
     readers: dict[str, list[tuple[str, ...]]] = {
         "jf_bench": [("bench", "--load", name)],
         "jf_trace": [("report", name)],

@@ -12,7 +12,7 @@ import click
 
 from specx import interrupts
 from specx.cli.about import print_devices, print_version
-from specx.cli.streams import is_terminal, say
+from specx.cli.streams import is_terminal, printable, say
 from specx.errors import SpecxError, UsageError
 from specx.runtime.fatal import exit_code_when_dying
 
@@ -22,6 +22,7 @@ COMMANDS = {
     "run": "Generate text with a verifier and, for speed, a drafter.",
     "chat": "Talk with a model; a drafter makes the answers come faster.",
     "serve": "Serve a model to editors, web interfaces and programs.",
+    "check": "Say whether models work, and work together, without loading them.",
     "bench": "Measure the speed of a pair against its verifier alone.",
     "compare": "Separate the algorithm's effect from the runtime's: one pair on two systems.",
     "report": "Show the contents of traces.",
@@ -148,4 +149,4 @@ def _code_of(error: BaseException) -> int:
 
 
 def _show_warning(message: Warning | str, *_: object, **__: object) -> None:
-    click.echo(f"specx: warning: {message}", err=True)
+    click.echo(f"specx: warning: {printable(str(message))}", err=True)

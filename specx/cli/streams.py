@@ -8,7 +8,7 @@ import sys
 from contextlib import suppress
 from typing import Any
 
-__all__ = ["finish", "is_terminal", "prepare", "say"]
+__all__ = ["finish", "is_terminal", "prepare", "printable", "say"]
 
 FAILED = 2
 
@@ -47,9 +47,19 @@ def finish(code: int) -> int:
 def say(message: str) -> int:
     """Write one line about a failure to standard error, if possible; return the exit code."""
     with suppress(OSError, ValueError, AttributeError):
-        sys.stderr.write(f"specx: {' '.join(message.split())}\n")
+        sys.stderr.write(f"specx: {printable(' '.join(message.split()))}\n")
         sys.stderr.flush()
     return FAILED
+
+
+def printable(text: str) -> str:
+    """`text` on one line, with what is not printable escaped as in Python.
+
+    Files and runtimes bring their own text into messages; it must not control a terminal.
+    """
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def is_terminal(stream: Any) -> bool:

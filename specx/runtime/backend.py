@@ -304,6 +304,8 @@ class BackendFactory(Protocol):
     ``memory_needed(model: str, options: LoadOptions) -> specx.runtime.memory.MemoryNeeded | None``
         What the model's cache takes of this machine's memory if all of it is written at load;
         None if it lies elsewhere or its size cannot be told. Loads no model.
+    ``inspect(model: str, options: LoadOptions) -> specx.runtime.inspection.Inspection``
+        What the model's files say of it, for ``specx check``. Loads no weights.
     """
 
     name: str

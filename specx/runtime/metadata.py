@@ -179,7 +179,11 @@ def _is_of_type(*kinds: str) -> Callable[[Metadata], bool]:
     return lambda metadata: metadata.values.get("general.type") in kinds
 
 
-EMBEDDERS = ("bert", "nomic-bert", "nomic-bert-moe", "jina-bert-v2", "jina-bert-v3", "t5encoder")
+EMBEDDERS = (
+    "bert modern-bert nomic-bert nomic-bert-moe neo-bert jina-bert-v2 jina-bert-v3 eurobert "
+    "t5encoder gemma-embedding llama-embed"
+).split()
+DIFFUSERS = ("dream", "llada", "llada-moe", "rnd1")
 OTHERS: list[tuple[Callable[[Metadata], bool], str]] = [
     (_is_later_shard, "a later shard of a model in several files; name its first shard"),
     (lambda found: found.architecture == "clip", "the vision part of a model (mmproj)"),
@@ -187,6 +191,10 @@ OTHERS: list[tuple[Callable[[Metadata], bool], str]] = [
     (_is_of_type("adapter"), "an adapter (LoRA), not a whole model"),
     (_is_of_type("imatrix"), "an importance matrix"),
     (lambda found: found.architecture in EMBEDDERS, "an embedding model, which writes no text"),
+    (lambda found: found.architecture == "t5",
+     "an encoder-decoder model, which specx cannot run"),
+    (lambda found: found.architecture in DIFFUSERS,
+     "a diffusion model, which does not write from left to right"),
     (_lacks_tokenizer, "a model that has no tokenizer (a head for EAGLE or the like)"),
     (lambda found: not found.tensors and "split.count" not in found.values,
      "a vocabulary without weights; it holds no tensors"),

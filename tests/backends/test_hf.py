@@ -14,8 +14,8 @@ from tiny_hf import WINDOW, complaint, encode, load
 
 from specx.errors import BackendError, ContextError
 from specx_backends import hf_loading
+from specx_backends.gguf_tokens import end_ids
 from specx_backends.hf import backend
-from specx_backends.hf_tokenizer import end_ids
 
 pytest.importorskip("torch")
 

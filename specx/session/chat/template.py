@@ -43,6 +43,8 @@ class Chatted:
     text: str
     contents: Sequence[tuple[int, int]] | None
     """Spans of the messages' contents in `text`; None if the template altered them."""
+    merged: bool = False
+    """True if the system message was put before the user's first."""
 
 
 class Template:
@@ -121,7 +123,7 @@ class Template:
             contents = [message["content"] for message in given]
             text = self._render(_filled(given, contents, shape))
             _tell_altered(given, text)
-            return Chatted(text, _places(text, probe, marks, contents))
+            return Chatted(text, _places(text, probe, marks, contents), merged)
         raise failure or ModelError("there are no messages to render")
 
     def _mark(self, number: int) -> str:
