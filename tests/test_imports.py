@@ -23,7 +23,7 @@ FLOORS = [
         "schedule",
         "session",
         "records",
-        "bench compare report serve verify",
+        "bench compare report serve tune verify",
         "specx",  # the package itself: what it offers to a library's user
         "cli __main__",
     )
@@ -33,7 +33,7 @@ FLOORS = [
 RUNTIMES = {"torch", "transformers", "llama_cpp", "gguf", "specx_backends"}
 COMMAND_LINE = {"click", "prompt_toolkit", "rich"}
 # tomli: before Python 3.11; typing_extensions: for type checkers alone.
-CORE_USES = set("numpy jinja2 msgspec psutil scipy tomli typing_extensions".split())
+CORE_USES = set("numpy jinja2 msgspec platformdirs psutil scipy tomli typing_extensions".split())
 DRAWING = {"matplotlib"}
 WEB = {"prometheus_client", "starlette", "uvicorn"}
 

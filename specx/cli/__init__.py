@@ -23,6 +23,8 @@ COMMANDS = {
     "chat": "Talk with a model; a drafter makes the answers come faster.",
     "serve": "Serve a model to editors, web interfaces and programs.",
     "bench": "Measure the speed of a pair against its verifier alone.",
+    "tune": "Measure what speculation gains with a pair, and say what to use.",
+    "profiles": "List or remove the costs that specx tune saved.",
     "compare": "Separate the algorithm's effect from the runtime's: one pair on two systems.",
     "report": "Show the contents of traces.",
     "verify": "Prove the rules exact, and test a pair of models.",

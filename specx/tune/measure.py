@@ -200,9 +200,7 @@ class _Measuring:
         arm = self._arm(1 if self.pair.drafter is not None else 0)
         run = self._bench.run(arm, 0, self.asked.prompts[0], limit=WARM_UP)
         widths = {"verifier": [*NARROW, *WIDE], "drafter": [*DRAFTED, *LAGGING]}
-        self._timer.time(
-            self._bench.text, run.n_prompt, self.pair.models, widths=widths, rounds=1
-        )
+        self._timer.time(self._bench.text, run.n_prompt, self.pair.models, widths=widths, rounds=1)
         self._over()
         profile = self._timer.profile(0.0)
         assert profile is not None, "passes were timed"
