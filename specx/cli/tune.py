@@ -59,6 +59,8 @@ __all__ = ["tune"]
 BUDGET, DEMO_BUDGET = 90.0, 20.0
 LEAST = 1.0
 """Seconds of measuring without which nothing can be said."""
+FINISHING, FINISHING_S = 0.03, 0.5
+"""Time for what follows the measuring: a share of the budget, and seconds."""
 MOST_THREADS = 1024
 OTHERS = 0.1
 
@@ -251,7 +253,8 @@ class _Tuning:
 
     def _measure(self, pair: Pair, left: int) -> _Measured:
         """Measure with an equal share of the time left for `left` measurements."""
-        seconds = (self.budget - (time.monotonic() - self.begun)) / left
+        rest = FINISHING * self.budget + FINISHING_S
+        seconds = (self.budget - rest - (time.monotonic() - self.begun)) / left
         if seconds < LEAST:
             raise UsageError(
                 f"--budget {self.budget:g} was over before anything could be measured (loading "

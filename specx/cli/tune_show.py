@@ -15,7 +15,7 @@ from specx.cli.tables import WIDE
 from specx.schedule.costs.saved import SavedCosts
 from specx.session.text import visible
 from specx.tune import Candidate, Surface, WhatIf, ranked, recommend, uncertainty
-from specx.tune.recommend import verdict
+from specx.tune.recommend import by_kind
 from specx.tune.surface import WORTH
 
 __all__ = ["Found", "as_record", "print_found", "print_what_if", "what_if_record"]
@@ -66,7 +66,9 @@ def print_found(founds: Sequence[Found], about: Mapping[str, Any], notes: Sequen
             f"{visible(about['verifier'])}{threads}: {found.plain_tok_s:.1f} tok/s alone\n"
         )
         for candidate in found.candidates:
-            _print_surface(console, visible(candidate.name), candidate.surface)
+            surface = candidate.surface
+            columns = {**surface.speedups, "all": surface.overall}
+            _print_surface(console, visible(candidate.name), surface, columns)
     best = max(founds, key=lambda found: found.tok_s)
     if len(founds) > 1:
         for found in founds:
@@ -154,14 +156,14 @@ def print_what_if(asked: WhatIf) -> None:
         console.print(visible(line), soft_wrap=True)
     console.print()
     surface = asked.surface()
-    _print_surface(console, "speed-up under these assumptions", surface)
-    console.print(visible(verdict(_assumed(asked, surface))), soft_wrap=True)
+    _print_surface(console, "speed-up", surface, dict(surface.speedups))
+    for line in by_kind(surface):
+        console.print(visible(line), soft_wrap=True)
 
 
 def what_if_record(asked: WhatIf) -> dict[str, Any]:
     """The JSON object of ``--what-if --json``."""
     surface = asked.surface()
-    best = _assumed(asked, surface)
     return {
         "specx_what_if": 1,
         "draft": asked.draft,
@@ -169,14 +171,8 @@ def what_if_record(asked: WhatIf) -> dict[str, Any]:
         "alpha": asked.alphas,
         "assumptions": asked.assumptions(),
         **_surface(surface),
-        "gamma": best.gamma if best.pays else 0,
-        "words": [verdict(best)],
+        "words": by_kind(surface),
     }
-
-
-def _assumed(asked: WhatIf, surface: Surface) -> Candidate:
-    name = "such a drafter" if asked.draft else "lookup"
-    return Candidate(name=name, option=name, profile=asked.profile, surface=surface)
 
 
 def _console() -> Console:
@@ -186,19 +182,18 @@ def _console() -> Console:
     return console
 
 
-def _print_surface(console: Console, title: str, surface: Surface) -> None:
-    columns = dict(surface.speedups)
-    if len(columns) > 1:
-        columns["all"] = surface.overall
-    table = Table(box=None, title=title, title_justify="left", pad_edge=False, padding=(0, 1, 0, 0))
-    table.add_column("gamma", justify="right")
-    for name in columns:
-        table.add_column(visible(name), justify="right")
-    table.add_column("pays from", justify="right")
+def _print_surface(
+    console: Console, title: str, surface: Surface, columns: Mapping[str, Sequence[float]]
+) -> None:
+    """Print a heat map: a row per gamma, and `columns` of speed-ups."""
+    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
+    for name in ("gamma", *map(visible, columns), "pays from"):
+        table.add_column(name, justify="right")
     for place, gamma in enumerate(surface.gammas):
         needed = surface.needed[place]
         cells = [_cell(row, place) for row in columns.values()]
         table.add_row(str(gamma), *cells, "never" if needed is None else f"{needed:.2f}")
+    console.print(title, soft_wrap=True)
     console.print(table)
     console.print()
 
@@ -207,4 +202,4 @@ def _cell(row: Sequence[float], place: int) -> Text:
     speedup = row[place]
     best = speedup == max(row) and speedup >= WORTH
     style = next(style for bound, style in HEAT if speedup < bound)
-    return Text(f"{speedup:.2f}{'*' if best else ' '}", style=f"bold {style}" if best else style)
+    return Text(f"{'*' * best}{speedup:.2f}", style=f"bold {style}" if best else style)

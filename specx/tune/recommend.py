@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from specx.schedule.costs.curve import Profile
 from specx.tune.surface import WORTH, Overheads, Surface, best_place, model_surface
 
-__all__ = ["Candidate", "ranked", "recommend", "uncertainty", "verdict"]
+__all__ = ["Candidate", "by_kind", "ranked", "recommend", "uncertainty", "verdict"]
 
 SURE = 0.85
 """Share of resamples that must agree within a step, or the machine is called too noisy."""
@@ -59,13 +59,13 @@ def ranked(candidates: Sequence[Candidate]) -> list[Candidate]:
 
 def recommend(candidates: Sequence[Candidate]) -> list[str]:
     """Sentences, one per line: what to use, or why nothing pays."""
-    best = ranked(candidates)[0]
-    lines = [verdict(best)]
-    if not best.pays:
-        lines += [*_exceptions(candidates), *_flatter(best)]
-    for other in ranked(candidates)[1:]:
-        lines.append(f"{other.name}: {_at_best(other)}.")
-    return lines
+    first, *others = ranked(candidates)
+    lines = []
+    if not first.pays:  # the user asks about the model that he brought
+        first = next((each for each in (first, *others) if each.profile.drafter), first)
+        lines = [*_exceptions(candidates), *_flatter(first)]
+    rest = [f"{each.name}: {_at_best(each)}." for each in ranked(candidates) if each is not first]
+    return [verdict(first), *lines, *rest]
 
 
 def verdict(best: Candidate) -> str:
@@ -85,6 +85,19 @@ def verdict(best: Candidate) -> str:
         f"Do not speculate with {best.name}: {', '.join(reasons)}, and gamma {best.gamma} would "
         f"give {best.speedup:.2f}x (--no-draft)."
     )
+
+
+def by_kind(surface: Surface) -> list[str]:
+    """The best gamma of each kind alone, a sentence per kind."""
+    lines = []
+    for kind, row in surface.speedups.items():
+        place = best_place(row)
+        gamma, speedup = surface.gammas[place], row[place]
+        if speedup >= WORTH:
+            lines.append(f"{kind}: gamma {gamma}, {speedup:.2f}x.")
+        else:
+            lines.append(f"{kind}: do not speculate (gamma {gamma} would give {speedup:.2f}x).")
+    return lines
 
 
 def _by_kind(surface: Surface, place: int) -> str:

@@ -49,8 +49,11 @@ RESAMPLES = 200
 
 @dataclass(frozen=True)
 class Labels:
-    """Soft labels of one generation: how likely each position of a draft was to be reached, and
-    how likely to stay."""
+    """Soft labels of one generation.
+
+    How likely each position of a draft was to be reached, and
+    how likely to stay.
+    """
 
     reached: tuple[float, ...]
     stayed: tuple[float, ...]
