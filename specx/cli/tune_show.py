@@ -14,9 +14,9 @@ from rich.text import Text
 from specx.cli.tables import WIDE
 from specx.schedule.costs.saved import SavedCosts
 from specx.session.text import visible
-from specx.tune import Candidate, Surface, WhatIf, ranked, recommend, uncertainty
-from specx.tune.recommend import by_kind
-from specx.tune.surface import WORTH
+from specx.tune.recommend import Candidate, by_kind, ranked, recommend, uncertainty
+from specx.tune.surface import WORTH, Surface
+from specx.tune.whatif import WhatIf
 
 __all__ = ["Found", "as_record", "print_found", "print_what_if", "what_if_record"]
 

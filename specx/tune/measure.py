@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
 
@@ -156,7 +156,7 @@ class _Measuring:
                 self._generate(prompt, repetition, gamma, n)
                 last = self._clock() - begun
         core, rollback, other = (median(column) for column in zip(*self._rounds, strict=True))
-        self._timer.samples = _pooled([self._wide, *(dict(s.seconds) for s in self._samples)])
+        self._timer.samples = _pooled([self._wide, *(sample.seconds for sample in self._samples)])
         profile = self._timer.profile(core)
         assert profile is not None, "passes were timed"
         seen = {sample.kind for sample in self._samples}
@@ -266,7 +266,7 @@ def _draft_length(profile: Profile) -> int:
     return max(lengths, key=lambda gamma: uniform_speedup(profile, HOPED, gamma))
 
 
-def _pooled(parts: Sequence[Samples]) -> Samples:
+def _pooled(parts: Sequence[Mapping[str, Mapping[int, Sequence[float]]]]) -> Samples:
     pooled: Samples = {}
     for part in parts:
         for role, by_width in part.items():

@@ -109,12 +109,12 @@ class SavedCosts:
 
         They grow linearly with the context, as attention's work does.
         """
-        first, *others = (record.profile("the saved costs") for record in self.profiles)
-        if not others:
-            return first
-        pairs = zip([first, *others], others, strict=False)
-        fits = [p for p in pairs if n_past < p[1].verifier.n_past] or [([first, *others][-2:])]
-        short, long = fits[0]
+        known = [record.profile("the saved costs") for record in self.profiles]
+        if len(known) == 1:
+            return known[0]
+        longer = (i for i, each in enumerate(known[1:-1], 1) if n_past < each.verifier.n_past)
+        place = next(longer, len(known) - 1)
+        short, long = known[place - 1], known[place]
         drafter = None
         if short.drafter is not None and long.drafter is not None:
             drafter = _between(short.drafter, long.drafter, n_past)
@@ -153,11 +153,10 @@ def _between(short: Curve, long: Curve, n_past: int) -> Curve:
         known = min(width, long.widths[-1])  # beyond, attention's part grows with the width
         return seconds + share * max(long(known) - short(known), 0.0) * width / known
 
-    parts = {
-        name: tuple(map(grown, short.widths, getattr(short, name)))
-        for name in ("seconds", "low", "high")
-    }
-    return replace(short, n_past=n_past, **parts)
+    seconds, low, high = (
+        tuple(map(grown, short.widths, known)) for known in (short.seconds, short.low, short.high)
+    )
+    return replace(short, n_past=n_past, seconds=seconds, low=low, high=high)
 
 
 def find_saved(verifier: LogitsBackend, drafter: LogitsBackend | None) -> SavedCosts | None:
