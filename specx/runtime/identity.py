@@ -24,8 +24,8 @@ def identity(path: Path) -> str | None:
     """
     digest = hashlib.sha256()
     try:
-        files = sorted(path.iterdir()) if path.is_dir() else [path]
-        for file in filter(Path.is_file, files):
+        files = sorted(filter(Path.is_file, path.iterdir())) if path.is_dir() else [path]
+        for file in files:
             if file != path:
                 digest.update(file.name.encode(errors="surrogateescape"))
             for piece in _pieces(file):
