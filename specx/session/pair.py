@@ -56,7 +56,9 @@ class Pair(Closing):
     @property
     def parts(self) -> Models:
         """The models and masks that drafters are built from."""
-        return Models(self.verifier, self.drafter, self._masked, self._masked_draft)
+        saved = None if self.drafter is None else self.saved_costs
+        acceptance = () if saved is None else saved.acceptance_by_position
+        return Models(self.verifier, self.drafter, self._masked, self._masked_draft, acceptance)
 
     def draft_names(self, settings: Settings) -> tuple[str, ...]:
         """Names of the drafters in `settings`; by default the model's, if there is one.

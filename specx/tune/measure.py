@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import count
 from statistics import median
 
 from specx.bench.profiling import PassTimer, Samples, encode_prompt
@@ -35,8 +36,6 @@ FOR_LONG = 0.2
 WARM_UP = 8
 FEWEST, MOST = 12, 64
 """Tokens per generation."""
-REPETITIONS = 3
-"""How often each prompt is used at most."""
 HOPED = 0.8
 """Acceptance rate for which the length of the measured drafts is chosen."""
 SHORTEST_DRAFT, LONGEST_DRAFT = 3, 8
@@ -131,7 +130,7 @@ class _Measuring:
             arms=[],
             prompts=asked.prompts,
             n=MOST,
-            repetitions=REPETITIONS,
+            repetitions=1,
             seed=asked.seed,
             raw=asked.raw,
             chat=asked.chat,
@@ -148,13 +147,13 @@ class _Measuring:
         gamma = _draft_length(first) if self.pair.drafter is not None else 0
         n = self._n_tokens(first, gamma, prefill)
         asked, last = self.asked, 0.0
-        for repetition in range(REPETITIONS):
-            for prompt in asked.prompts:
-                begun = self._clock()
-                if self._samples and self._left < 0.6 * last:
-                    break
-                self._generate(prompt, repetition, gamma, n)
-                last = self._clock() - begun
+        for turn in count():
+            begun = self._clock()
+            if self._samples and self._left < 0.6 * last:
+                break
+            repetition, place = divmod(turn, len(asked.prompts))
+            self._generate(asked.prompts[place], repetition, gamma, n)
+            last = self._clock() - begun
         core, rollback, other = (median(column) for column in zip(*self._rounds, strict=True))
         self._timer.samples = _pooled([self._wide, *(sample.seconds for sample in self._samples)])
         profile = self._timer.profile(core)

@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime, timezone
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from specx.codec import Chance, Count, convert, parse, refuse, shortened, to_json
@@ -103,6 +104,11 @@ class SavedCosts:
         """The name of its file, without the ending."""
         both = [self.verifier.key(), self.drafter and self.drafter.key()]
         return hashlib.sha256(json.dumps(both, sort_keys=True).encode()).hexdigest()[:12]
+
+    @property
+    def acceptance_by_position(self) -> tuple[float, ...]:
+        """The mean over kinds of prompt; empty if none was measured."""
+        return tuple(map(fmean, zip(*self.acceptance.values(), strict=False)))
 
     def at(self, n_past: int) -> Profile:
         """The costs after `n_past` tokens of text.
