@@ -46,11 +46,11 @@ def profiles(remove: str | None, as_json: bool) -> int:
 
 
 def _remove(wanted: str) -> int:
-    found = [path for path in saved_files() if wanted == ALL or path.stem.startswith(wanted)]
+    found = [path for path in saved_files() if wanted == ALL or path.stem.startswith(wanted or " ")]
     if wanted != ALL and len(found) != 1:
         shown = ", ".join(path.stem for path in found or saved_files()) or "none"
         raise UsageError(
-            f"--remove {wanted!r} names {len(found)} profiles; choose one of: {shown}, or {ALL}"
+            f"--remove {wanted!a} names {len(found)} profiles; choose one of: {shown}, or {ALL}"
         )
     for path in found:
         try:

@@ -61,7 +61,7 @@ def print_found(founds: Sequence[Found], about: Mapping[str, Any], notes: Sequen
     """Print tables, recommendation and notes."""
     console = _console()
     for found in founds:
-        threads = "" if found.threads is None else f" with {found.threads} threads"
+        threads = "" if found.threads is None else f" with {_threads(found.threads)}"
         console.print(
             f"{visible(about['verifier'])}{threads}: {found.plain_tok_s:.1f} tok/s alone\n"
         )
@@ -73,7 +73,7 @@ def print_found(founds: Sequence[Found], about: Mapping[str, Any], notes: Sequen
     if len(founds) > 1:
         for found in founds:
             console.print(
-                f"{found.threads} threads: {found.plain_tok_s:.1f} tok/s alone, "
+                f"{_threads(found.threads)}: {found.plain_tok_s:.1f} tok/s alone, "
                 f"{found.tok_s:.1f} as recommended"
             )
         console.print(f"-t {best.threads} is the fastest.\n")
@@ -87,6 +87,10 @@ def print_found(founds: Sequence[Found], about: Mapping[str, Any], notes: Sequen
         )
     for note in [*_doubts(founds), *notes]:
         click.echo(f"specx: {visible(note)}", err=True)
+
+
+def _threads(count: int | None) -> str:
+    return f"{count} thread" if count == 1 else f"{count} threads"
 
 
 def _doubts(founds: Sequence[Found]) -> list[str]:

@@ -206,7 +206,9 @@ def _with_demo_pair(given: Mapping[str, Any]) -> dict[str, Any]:
     if given["drafters"]:
         raise UsageError(f"-md {given['drafters'][0]} needs a verifier; add -m VERIFIER.gguf")
     model, drafter = demo_pair()
-    threads = given["threads"] or DEMO_THREADS
+    threads = given["threads"]
+    if given["thread_counts"] is None:
+        threads = threads or DEMO_THREADS
     return {**given, "model": model, "drafters": (drafter,), "threads": threads}
 
 
@@ -215,6 +217,10 @@ def _thread_counts(given: Mapping[str, Any]) -> tuple[list[int | None], list[str
     text = given["thread_counts"]
     if text is None:
         return [None], []
+    if given["threads"] is not None:
+        raise UsageError(
+            f"--threads {text} and -t {given['threads']} were both given; leave one out"
+        )
     counts = whole_numbers("--threads", text, MOST_THREADS)
     if min(counts) < 1:
         raise UsageError(f"--threads {text} must begin at 1 or more")
@@ -222,7 +228,7 @@ def _thread_counts(given: Mapping[str, Any]) -> tuple[list[int | None], list[str
     possible: list[int | None] = [count for count in counts if count <= cores]
     notes = []
     if len(possible) < len(counts):
-        notes.append(f"counts above the {cores} cores of this machine were left out")
+        notes.append(f"thread counts above the {cores} cores of this machine were left out")
     return possible or [min(cores, *counts)], notes
 
 
