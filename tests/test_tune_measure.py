@@ -24,11 +24,11 @@ forward = [0.010, 0.012]
 [[row]]
 next = { a = 0.5, " b" = 0.5 }
 """
-DRAFTER = VERIFIER.replace("a = 0.5", "a = 0.8").replace('b" = 0.5', 'b" = 0.2').replace(
+DRAFTER = VERIFIER.replace("a = 0.5", "a = 0.65").replace('b" = 0.5', 'b" = 0.35').replace(
     "[0.010, 0.012]", "[0.002, 0.0025]"
 )  # fmt: skip
-ALPHA = 0.7
-"""sum min(P, Q) = min(.5, .8) + min(.5, .2)."""
+ALPHA = 0.85
+"""sum min(P, Q) = min(.5, .65) + min(.5, .35)."""
 PROMPTS = [
     Prompt("code-1", "code", "a b"),
     Prompt("code-2", "code", "aa"),
