@@ -93,7 +93,7 @@ def test_a_moved_file_keeps_its_profile(opened: Opened, tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["backend", "threads", "devices", "settings", "identity"])
 def test_each_thing_that_a_cost_depends_on_is_part_of_the_id(opened: Opened, name: str) -> None:
     saved = costs_of(opened())
-    others = {
+    others: dict[str, Any] = {
         "backend": "hf",
         "threads": 7,
         "devices": ("cuda",),
@@ -182,7 +182,7 @@ def test_a_session_asks_for_the_costs_at_its_prompt_s_length(opened: Opened) -> 
 
 # Stale and corrupt
 
-BROKEN = {
+BROKEN: dict[str, tuple[Callable[[Any], str], str]] = {
     "empty": (lambda r: "", "is not JSON"),
     "cut": (lambda r: json.dumps(r)[:100], "is not JSON"),
     "binary": (lambda r: "\ud800", "is not UTF-8"),
@@ -297,6 +297,10 @@ def test_a_folder_is_all_its_files_and_nothing_is_none(tmp_path: Path) -> None:
 # Auto
 
 
+def always(ease: float) -> Callable[[int], float]:
+    return lambda length: ease
+
+
 @pytest.mark.parametrize("name", PAIRS)
 def test_auto_from_a_profile_reaches_its_steady_choice_within_16_tokens(name: str) -> None:
     """From there on a token costs what it does after 400, but for the worlds' own noise.
@@ -310,7 +314,7 @@ def test_auto_from_a_profile_reaches_its_steady_choice_within_16_tokens(name: st
         rate = float(np.mean(1 / (1 + np.exp(-places))))
         first, later = [], []
         for seed in range(8):
-            world = World(profile(name), lambda n, ease=ease: EASE[ease], 1.0, seed=seed)
+            world = World(profile(name), always(EASE[ease]), 1.0, seed=seed)
             run = Run(world, auto(profile(name), live=True))
             run.drafter.prior = [rate] * len(POSITIONS)
             run.until(64 + 900)
