@@ -281,3 +281,11 @@ def test_a_benchmark_names_the_costs_that_auto_started_from() -> None:
     bench = ["bench", *TOY, "-md", "d.toml", "-p", "a", "-n", "8", "-r", "1", "--gamma", "auto"]
     found = record_of(*bench)
     assert str(found["provenance"]["costs"]).startswith("profile ")
+
+
+def test_the_documented_what_if_is_what_the_command_prints() -> None:
+    text = (Path(__file__).parent.parent / "docs" / "tune.md").read_text(encoding="utf-8")
+    block = re.search(r"```console\n\$ specx (tune --what-if \S+)\n(.*?)```", text, re.DOTALL)
+    assert block is not None
+    printed = specx(*block[1].split()).stdout
+    assert [line.rstrip() for line in printed.splitlines()] == block[2].splitlines()
