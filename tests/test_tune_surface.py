@@ -75,7 +75,7 @@ def test_rates_are_ratios_of_survival_and_few_labels_lean_on_the_others() -> Non
     many = Labels((1000.0, 900.0), (900.0, 450.0))
     rates = rates_by_kind({"code": [many]}, 4)["code"]
     assert list(rates[:2]) == pytest.approx([0.9, 0.5], abs=0.005)
-    assert rates[2] == rates[3] == pytest.approx(1350 / 1900, abs=0.005)  # not drafted
+    assert rates[2] == rates[3] == pytest.approx(0.5, abs=0.005)  # not drafted
     few = rates_by_kind({"code": [many], "prose": [Labels((1.0,), (0.0,))]}, 1)
     assert 0.4 < few["prose"][0] < 0.7  # one failure of a kind says little
 
@@ -91,7 +91,7 @@ def test_labels_add_up_also_where_drafts_were_of_different_length() -> None:
 def test_lookup_is_replayed_on_the_text() -> None:
     """A text of period 4: after the prompt's two periods every proposal is right."""
     text = Text("edit", [1, 2, 3, 4] * 6, 8)
-    surface = lookup_surface(FLAT, [text], NONE, [1, 3])
+    surface, _ = lookup_surface(FLAT, [text], NONE, [1, 3])
     # 16 tokens: 8 rounds of 2 at gamma 1, 4 rounds of 4 at gamma 3; a pass costs 1 whatever k is.
     assert surface.speedups["edit"] == (2.0, 4.0)
 
@@ -100,8 +100,18 @@ def test_lookup_pays_for_proposals_that_are_wrong() -> None:
     costs = Profile(verifier=curve([1, 2], [1, 2]))
     # "1 2 3" came before and was followed by 4; now 9 follows.
     text = Text("edit", [1, 2, 3, 4, 5, 1, 2, 3, 9, 8], 8)
-    surface = lookup_surface(costs, [text], NONE, [1])
+    surface, _ = lookup_surface(costs, [text], NONE, [1])
     assert surface.speedups["edit"][0] == pytest.approx(2 * 1 / (2 + 1))
+
+
+def test_lookup_that_pays_on_one_text_of_two_is_no_sure_thing() -> None:
+    costs = Profile(verifier=curve([1, 1.5], [1, 2]))
+    good, bad = [1, 2, 3, 4] * 6, [*range(30)]
+    _, resampled = lookup_surface(costs, [Text("edit", good, 8)] * 2, NONE, [1])
+    assert set(resampled) == {1}
+    both = [Text("edit", good, 8), Text("edit", bad, 8)]
+    _, resampled = lookup_surface(costs, both, NONE, [1])
+    assert set(resampled) == {0, 1}
 
 
 # Recommendation

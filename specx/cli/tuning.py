@@ -159,12 +159,19 @@ class Tuning:
         """All drafters and lookup with one number of threads."""
         first = measured[0].measurement
         texts = [text for each in measured for text in each.measurement.texts]
+        if not texts:
+            raise UsageError(
+                "the verifier ended every text at its first token, so nothing could be measured; "
+                "leave out --raw, or give other prompts (-f)"
+            )
+        surface, resampled = lookup_surface(first.profile, texts, first.overheads)
         lookup = Candidate(
             name="lookup",
             option="--draft lookup",
             profile=replace(first.profile, drafter=None),
-            surface=lookup_surface(first.profile, texts, first.overheads),
+            surface=surface,
             overheads=first.overheads,
+            resampled=resampled,
         )
         drafting = [each.candidate for each in measured if each.candidate is not None]
         return Found(

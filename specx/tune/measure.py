@@ -33,6 +33,8 @@ LENGTHS = (LONGEST, 1024, 512, 256)
 """Contexts to measure at besides the texts' own: the longest that the budget affords."""
 FOR_LONG = 0.2
 """Share of the budget that the long context may take."""
+MOST_SWEEPS, FOR_SWEEP = 3, 0.02
+"""Timings of all widths at the beginning: another one if that took no more of the budget."""
 WARM_UP = 8
 FEWEST, MOST = 12, 64
 """Tokens per generation."""
@@ -256,6 +258,7 @@ class _Measuring:
             )
             labels = self._labelling.labels
             self._samples.append(Sample(kind=prompt.kind, labels=labels, seconds=timed))
+        if tally.n_tokens:
             self._texts.append(Text(prompt.kind, list(self._bench.text), run.n_prompt))
 
 

@@ -13,6 +13,7 @@ from math import prod
 from statistics import fmean, geometric_mean, median
 
 import numpy as np
+from numpy.typing import NDArray
 
 from specx.drafters.lookup import LookupDrafter
 from specx.schedule.costs.curve import (
@@ -110,8 +111,9 @@ def rates_by_kind(
 ) -> dict[str, tuple[float, ...]]:
     """The acceptance rate at each position, given that all before it were accepted, by kind.
 
-    a_i = E[s_i] / E[s_(i-1)]. Few labels follow those of all positions, and those those of all
-    kinds; positions that were not drafted follow the rest of their kind.
+    a_i = E[s_i] / E[s_(i-1)]. Few labels of a position follow all of its kind, and few of a kind
+    follow all kinds. Positions beyond the drafts follow the later half of those in them: what comes
+    after several accepted tokens is easier than the average.
     """
     every = merged_labels([each for kind in labels.values() for each in kind])
     overall = _rate(sum(every.stayed), sum(every.reached), 0.7, 1.0)
@@ -123,7 +125,9 @@ def rates_by_kind(
             _rate(stayed, reached, usual, POSITION_WEIGHT)
             for stayed, reached in zip(own.stayed, own.reached, strict=True)
         ]
-        rates[kind] = tuple([*known, *[usual] * n_positions][:n_positions])
+        half = len(own.reached) // 2
+        later = _rate(sum(own.stayed[half:]), sum(own.reached[half:]), usual, POSITION_WEIGHT)
+        rates[kind] = tuple([*known, *[later] * n_positions][:n_positions])
     return rates
 
 
@@ -166,47 +170,65 @@ def lookup_surface(
     texts: Sequence[Text],
     overheads: Overheads,
     gammas: Sequence[int] = GAMMAS,
-) -> Surface:
+) -> tuple[Surface, list[int]]:
     """The speed-ups of lookup, found by replaying texts that the verifier wrote.
 
     A token drawn from the verifier equals a proposal as often as the proposal would have been
     accepted, so the text shows what lookup would have gained without another pass.
+
+    Returns
+    -------
+    Surface
+        As of `model_surface`, without rates.
+    list[int]
+        What other texts would have recommended, as `agreement`.
     """
     free = replace(profile, drafter=None)
-    kinds = dict.fromkeys(text.kind for text in texts)
-    return Surface(
+    plain = profile.verifier(1) + overheads.core + overheads.other
+    # Of each text, under each gamma: tokens, and the seconds that they take.
+    replays = {
+        kind: np.array(
+            [[_replay(free, t, overheads, g) for g in gammas] for t in texts if t.kind == kind]
+        )
+        for kind in dict.fromkeys(text.kind for text in texts)
+    }
+    surface = Surface(
         gammas=tuple(gammas),
-        speedups={
-            kind: tuple(
-                _replayed(free, [text for text in texts if text.kind == kind], overheads, gamma)
-                for gamma in gammas
-            )
-            for kind in kinds
-        },
+        speedups={kind: _gain(each, plain) for kind, each in replays.items()},
         needed=tuple(
             acceptance_needed(replace(free, core=overheads.core), gamma) for gamma in gammas
         ),
     )
+    random, found = np.random.default_rng(0), []
+    for _ in range(RESAMPLES):
+        rows = [
+            _gain(each[random.integers(len(each), size=len(each))], plain)
+            for each in replays.values()
+        ]
+        found.append(_chosen(tuple(map(geometric_mean, zip(*rows, strict=True)))))
+    return surface, found
 
 
-def _replayed(profile: Profile, texts: Sequence[Text], overheads: Overheads, gamma: int) -> float:
-    plain = profile.verifier(1) + overheads.core + overheads.other
-    tokens, seconds = 0, 0.0
-    for text in texts:
-        drafter, written = LookupDrafter(), list(text.tokens)
-        place = text.n_prompt
-        while place < len(written):
-            room = len(written) - place - 1
-            limit = min(gamma, room)
-            ids = drafter.propose(written[:place], limit, NO_RANDOM).ids if limit else []
-            kept = 0
-            while kept < len(ids) and ids[kept] == written[place + kept]:
-                kept += 1
-            place += kept + 1
-            tokens += kept + 1
-            seconds += profile.verifier(len(ids) + 1) + (len(ids) + 1) * overheads.core
-            seconds += overheads.other + (overheads.rollback if ids else 0.0)
-    return tokens * plain / seconds
+def _gain(replays: NDArray[np.float64], plain: float) -> tuple[float, ...]:
+    """Speed-ups from the replays of several texts, one per gamma."""
+    tokens, seconds = replays.sum(axis=0).T
+    return tuple((tokens * plain / seconds).tolist())
+
+
+def _replay(profile: Profile, text: Text, overheads: Overheads, gamma: int) -> tuple[int, float]:
+    """How many tokens a text has, and the seconds that lookup would have taken for them."""
+    seconds, drafter, written = 0.0, LookupDrafter(), list(text.tokens)
+    place = text.n_prompt
+    while place < len(written):
+        limit = min(gamma, len(written) - place - 1)
+        ids = drafter.propose(written[:place], limit, NO_RANDOM).ids if limit else []
+        kept = 0
+        while kept < len(ids) and ids[kept] == written[place + kept]:
+            kept += 1
+        place += kept + 1
+        seconds += profile.verifier(len(ids) + 1) + (len(ids) + 1) * overheads.core
+        seconds += overheads.other + (overheads.rollback if ids else 0.0)
+    return len(written) - text.n_prompt, seconds
 
 
 NO_RANDOM = np.random.default_rng(0)
@@ -248,10 +270,14 @@ def agreement(
             kind: [own[i].labels for i in random.integers(len(own), size=len(own))]
             for kind, own in by_kind.items()
         }
-        surface = _quick(_resampled(profile, timed), labels, overheads)
-        place = best_place(surface)
-        found.append(place + 1 if surface[place] >= WORTH else 0)
+        found.append(_chosen(_quick(_resampled(profile, timed), labels, overheads)))
     return found
+
+
+def _chosen(overall: Sequence[float]) -> int:
+    """0 if no gamma pays, else 1 + the place of the best."""
+    place = best_place(overall)
+    return place + 1 if overall[place] >= WORTH else 0
 
 
 def _quick(
