@@ -55,9 +55,10 @@ def test_at_the_rate_from_which_a_gamma_pays_it_gains_nothing(name: str) -> None
 
 
 def test_overheads_of_a_round_count_on_both_sides() -> None:
-    """A round of 1 s of other work: (1 + 1) / (1 + 1 + 0) at gamma 1 with free, sure drafts."""
-    surface = model_surface(FLAT, {"code": [1.0] * 16}, Overheads(other=1.0), [1, 3])
-    assert surface.speedups["code"] == (2.0, 4.0)
+    """With 1 s of other work, two tokens take 2 + 1 s instead of 2 (1 + 1)."""
+    steep = Profile(verifier=curve([1, 2]))
+    surface = model_surface(steep, {"code": [1.0] * 16}, Overheads(other=1.0), [1])
+    assert surface.speedups["code"][0] == pytest.approx(4 / 3)
     slow = model_surface(FLAT, {"code": [1.0] * 16}, Overheads(core=1.0, rollback=2.0), [1])
     assert slow.speedups["code"][0] == pytest.approx(2 * 2 / (1 + 3 + 2))
 
