@@ -17,6 +17,7 @@ from test_tune_measure import DRAFTER, VERIFIER
 
 from specx.cli import tune_show, tuning
 from specx.tune.surface import Surface
+from specx_backends.llamacpp import LlamaCppModel
 
 POOR = DRAFTER.replace("0.65", "1.0").replace("0.35", "0.0")
 WHAT_IF = "draft=.12,verify-curve=1:1,2:1.8,4:2.0,8:3.1,alpha=.8"
@@ -148,6 +149,27 @@ def test_counts_of_threads_are_compared(demo_verifier: Path, demo_drafter: Path)
     assert "specx-demo-verifier.gguf with 2 threads:" in done.stdout
     assert "is the fastest." in done.stdout
     assert len(ids()) == 4
+
+
+def test_threads_are_not_compared_where_layers_are_on_a_gpu(
+    demo_verifier: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    about = LlamaCppModel.describe
+    monkeypatch.setattr(
+        LlamaCppModel, "describe", lambda model: {**about(model), "n_gpu_layers": 9}
+    )
+    args = ["-m", str(demo_verifier), "--suite", "code:1", "--threads", "1,2", "--budget", "4"]
+    done = specx("tune", *args, "-q")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("tok/s alone") == 1
+    assert "only the first count of --threads was measured" in done.stderr
+
+
+def test_a_verifier_that_cannot_forget_is_refused(place: Path) -> None:
+    (place / "v.toml").write_text('rollback = "none"\n' + VERIFIER)
+    done = specx(*TUNE)
+    assert done.returncode == 2
+    assert "cannot forget tokens, which speculation needs" in done.stderr
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from typing import Any
 import click
 import psutil
 
-from specx import Pair
+from specx import Pair, Settings
 from specx.bench.profiling import encode_prompt
 from specx.bench.suites import Prompt, read_prompts, suite
 from specx.bench.values import whole_numbers
@@ -75,22 +75,14 @@ class Tuning:
 
     def run(self) -> int:
         """Measure, save and print; return the exit code."""
-        left = len(self.counts) * len(self.drafters)
         founds: list[Found] = []
-        for count in list(self.counts):
-            measured: list[_Measured] = []
+        while len(founds) < len(self.counts):
+            count, measured = self.counts[len(founds)], list[_Measured]()
             for pair in self._pairs(count):
+                self._keep_one_count_on_a_gpu(pair.verifier)
+                left = (len(self.counts) - len(founds)) * len(self.drafters) - len(measured)
                 measured.append(self._measure(pair, left))
-                left -= 1
-                if count is not None and _offloaded(pair.verifier):
-                    self.notes.append(
-                        "layers are on a GPU, so that threads hardly matter; only the first count "
-                        "was measured"
-                    )
-                    self.counts, left = [count], left - len(self.drafters) * (len(self.counts) - 1)
             founds.append(self._found(count, measured))
-            if len(self.counts) == 1:
-                break
         if not self.given["no_save"]:
             self._save(founds)
         if self.given["as_json"]:
@@ -116,6 +108,14 @@ class Tuning:
             if verifier is not None:
                 verifier.close()
 
+    def _keep_one_count_on_a_gpu(self, verifier: LogitsBackend) -> None:
+        if len(self.counts) > 1 and verifier.describe().get("n_gpu_layers"):
+            self.counts = self.counts[:1]
+            self.notes.append(
+                "layers are on a GPU, where threads hardly matter: only the first count of "
+                "--threads was measured"
+            )
+
     def _load(self, side: Any) -> LogitsBackend:
         return load_side(
             side, self._need_ctx, verbose=self.given["verbose"], progress=self.progress
@@ -131,6 +131,7 @@ class Tuning:
 
     def _measure(self, pair: Pair, left: int) -> _Measured:
         """Measure with an equal share of the time left for `left` measurements."""
+        pair.draft_names(Settings(draft=("lookup",)))  # refuses a verifier that cannot forget
         rest = FINISHING * self.budget + FINISHING_S
         seconds = (self.budget - rest - (time.monotonic() - self.begun)) / left
         if seconds < LEAST:
@@ -285,10 +286,6 @@ def _savable(
     yield SavedCosts(
         verifier=verifier, profiles=[replace(record, drafter=None) for record in records]
     )
-
-
-def _offloaded(model: LogitsBackend) -> bool:
-    return bool(model.describe().get("n_gpu_layers"))
 
 
 def _name(model: LogitsBackend) -> str:
