@@ -139,7 +139,7 @@ def test_costs_grow_with_the_context_between_and_beyond_the_measured_lengths(
     for n_past, one in ((0, 1.0), (100, 1.0), (150, 1.5), (200, 2.0), (300, 3.0)):
         assert saved.at(n_past).verifier(1) == pytest.approx(one)
         assert saved.at(n_past).verifier(2) == pytest.approx(2 * one)
-    assert saved.at(10**6).verifier(1) == pytest.approx(8.0)  # not beyond four times the longest
+    assert saved.at(10**6).verifier(1) == pytest.approx(3.0)  # no farther than that
 
 
 def test_three_lengths_are_joined_one_by_one(opened: Opened) -> None:

@@ -165,6 +165,15 @@ def test_the_fastest_way_to_draft_comes_first_and_the_others_are_ranked() -> Non
 # Uncertainty
 
 
+def test_a_gain_that_most_measurements_would_not_find_is_not_recommended() -> None:
+    good = surface_of(Profile(verifier=F16, drafter=curve([0.1])), 0.9)
+    place = good.place + 1
+    assert dataclasses.replace(good, resampled=[place] * 8 + [0] * 2).pays
+    lucky = dataclasses.replace(good, resampled=[place] * 5 + [0] * 5)
+    assert not lucky.pays
+    assert recommend([lucky])[0].startswith("Do not speculate")
+
+
 def samples(noise: float, n: int = 16) -> list[Sample]:
     """Generations whose passes vary by `noise` from one to the next, each after its own way."""
     f16 = Profile(verifier=F16, drafter=curve([0.23]))

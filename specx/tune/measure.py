@@ -24,6 +24,8 @@ __all__ = ["LONGEST", "Asked", "Measurement", "in_turns", "measure"]
 
 NARROW = (1, 2, 3, 4, 5, 6, 7, 8, 9)
 WIDE = (12, 16, 24, 32)
+TURNS = ((1, 2, 3, 5, 7, 9), (1, 2, 4, 6, 8))
+"""Widths that are timed after a generation, in turns."""
 DRAFTED = (1, 2)
 """Widths of a drafter's passes: the second follows a full acceptance."""
 LAGGING = (4, 8, 16, 32)
@@ -211,7 +213,7 @@ class _Measuring:
         """The costs after a long text, if the time allows."""
         narrow = sum(min(self._wide["verifier"][width]) for width in NARROW)
         room = min(model.n_ctx for model in self.pair.models) - WIDE[-1]
-        afford = FOR_LONG * self._left - 2 * narrow
+        afford = FOR_LONG * self._left - narrow
         length = next((n for n in LENGTHS if n <= room and n * prefill <= afford), None)
         if length is None or length < 2 * len(self._bench.text):
             return None
@@ -222,7 +224,7 @@ class _Measuring:
         text = (text * (length // len(text) + 1))[:length]
         timer = PassTimer(self.pair, [*NARROW, *DRAFTED], {})
         widths = {"verifier": NARROW, "drafter": DRAFTED}
-        timer.time(text, length, self.pair.models, widths=widths)
+        timer.time(text, length, self.pair.models, widths=widths, rounds=1)
         self._over()
         return timer.profile(0.0)
 
@@ -234,7 +236,7 @@ class _Measuring:
             len(encode_prompt(tokenizer, prompt.text, raw=asked.raw, chat=asked.chat))
             for prompt in kinds.values()
         ]
-        timing = sum(min(self._wide["verifier"][width]) for width in NARROW)
+        timing = sum(min(self._wide["verifier"][width]) for width in TURNS[0])
         share = self._left / len(kinds) - timing - prefill * sum(fed) / len(fed)
         a_token = round_seconds(profile, gamma) / uniform_tokens(HOPED, gamma)
         return int(min(max(share / a_token, FEWEST), MOST))
@@ -245,7 +247,8 @@ class _Measuring:
         timed: Samples = {}
         self._timer.samples = timed
         if not self._over():
-            widths = {"verifier": NARROW, "drafter": DRAFTED}
+            turn = TURNS[len(self._samples) % len(TURNS)]
+            widths = {"verifier": turn, "drafter": DRAFTED}
             self._timer.time(
                 self._bench.text, run.n_prompt, self.pair.models, widths=widths, rounds=1
             )

@@ -12,6 +12,8 @@ __all__ = ["Candidate", "by_kind", "ranked", "recommend", "uncertainty", "verdic
 
 SURE = 0.85
 """Share of resamples that must agree within a step, or the machine is called too noisy."""
+MOSTLY = 0.75
+"""Share of resamples that must gain, or the gain is put down to chance."""
 FLATTER = 1.05
 """The least speed-up for which another format of the verifier is mentioned."""
 
@@ -48,8 +50,9 @@ class Candidate:
 
     @property
     def pays(self) -> bool:
-        """True if it is worth using."""
-        return self.speedup >= WORTH
+        """True if it is worth using: also in most measurements like this one."""
+        gains = sum(place > 0 for place in self.resampled)
+        return self.speedup >= WORTH and gains >= MOSTLY * len(self.resampled)
 
 
 def ranked(candidates: Sequence[Candidate]) -> list[Candidate]:
@@ -105,13 +108,19 @@ def _by_kind(surface: Surface, place: int) -> str:
     groups: dict[str, list[str]] = {}
     for kind, row in sorted(surface.speedups.items(), key=lambda item: -item[1][place]):
         groups.setdefault(f"{row[place]:.1f}x", []).append(kind)
-    return ", ".join(f"{speedup} on {' and '.join(kinds)}" for speedup, kinds in groups.items())
+    return "; ".join(f"{speedup} on {_listed(kinds)}" for speedup, kinds in groups.items())
+
+
+def _listed(names: Sequence[str]) -> str:
+    *others, last = names
+    return f"{', '.join(others)} and {last}" if others else last
 
 
 def _at_best(other: Candidate) -> str:
     if other.pays:
         return f"{other.speedup:.2f}x at gamma {other.gamma}"
-    return f"no gain ({other.speedup:.2f}x at gamma {other.gamma})"
+    gain = "no sure gain" if other.speedup >= WORTH else "no gain"
+    return f"{gain} ({other.speedup:.2f}x at gamma {other.gamma})"
 
 
 def _exceptions(candidates: Sequence[Candidate]) -> list[str]:

@@ -30,8 +30,9 @@ __all__ = ["ModelUsed", "SavedCosts", "find_saved", "model_used", "read_saved", 
 
 FORMAT = 1
 REMEDY = "specx tune measures it again"
-FARTHEST = 4
-"""Costs are extrapolated up to this many times the longest measured context."""
+FARTHEST = 2.0
+"""Costs are extrapolated up to this many times the distance between the measured contexts: farther,
+the noise of two measurements would look like attention's work."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -152,8 +153,8 @@ class SavedCosts:
 
 def _between(short: Curve, long: Curve, n_past: int) -> Curve:
     """The curve at `n_past`, from those at two lengths."""
-    n_past = min(max(n_past, short.n_past), FARTHEST * long.n_past)
     share = (n_past - short.n_past) / (long.n_past - short.n_past)
+    share = min(max(share, 0.0), FARTHEST)
 
     def grown(width: int, seconds: float) -> float:
         known = min(width, long.widths[-1])  # beyond, attention's part grows with the width
