@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -14,6 +14,7 @@ from specx.schedule.costs.curve import Profile
 from specx.session.pair import Pair
 from specx.tune.measure import Asked, Measurement, in_turns, measure
 from specx.tune.surface import Labels, merged_labels
+from specx_backends.toy import CLOCK, Toy
 
 VERIFIER = """
 vocabulary = ["<s>", "</s>", "a", " b"]
@@ -105,3 +106,21 @@ def test_a_budget_that_is_too_short_for_all_kinds_says_which_are_missing(pair: P
     assert found.missing == ["prose"]
     assert found.long is None
     assert isinstance(found.profile, Profile)
+
+
+def test_the_first_pass_of_a_width_does_not_count(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is slow in real runtimes, and the widest passes are timed but a few times."""
+    forward, seen = Toy.forward, set[int]()
+
+    def slow_at_first(model: Toy, tokens: Sequence[int], n_logits: int = 1) -> object:
+        if len(tokens) > 9 and n_logits and len(tokens) not in seen and model is pair.verifier:
+            seen.add(len(tokens))
+            CLOCK.advance(0.1)
+        return forward(model, tokens, n_logits)
+
+    monkeypatch.setattr(Toy, "forward", slow_at_first)
+    found = measure(pair, asked(), 16.0)
+    assert seen == {12, 16, 24, 32}
+    assert found.profile.verifier(32) == pytest.approx(0.008 + 0.002 * 32)

@@ -35,8 +35,9 @@ LENGTHS = (LONGEST, 1024, 512, 256)
 """Contexts to measure at besides the texts' own: the longest that the budget affords."""
 FOR_LONG = 0.2
 """Share of the budget that the long context may take."""
-MOST_SWEEPS, FOR_SWEEP = 3, 0.02
-"""Timings of all widths at the beginning: another one if that took no more of the budget."""
+MOST_SWEEPS, FOR_SWEEP, FOR_WARM_UP = 3, 0.02, 0.1
+"""Timings of all widths at the beginning, after one that warms up: another one if the last took no
+more than this share of the budget."""
 WARM_UP = 8
 FEWEST, MOST = 12, 64
 """Tokens per generation."""
@@ -203,8 +204,17 @@ class _Measuring:
         arm = self._arm(1 if self.pair.drafter is not None else 0)
         run = self._bench.run(arm, 0, self.asked.prompts[0], limit=WARM_UP)
         widths = {"verifier": [*NARROW, *WIDE], "drafter": [*DRAFTED, *LAGGING]}
-        self._timer.time(self._bench.text, run.n_prompt, self.pair.models, widths=widths, rounds=1)
-        self._over()
+        for sweep in range(1 + MOST_SWEEPS):
+            begun = self._clock()
+            self._timer.time(
+                self._bench.text, run.n_prompt, self.pair.models, widths=widths, rounds=1
+            )
+            self._over()
+            share = (self._clock() - begun) / self.seconds
+            if share > (FOR_SWEEP if sweep else FOR_WARM_UP):
+                break
+            if sweep == 0:  # the first pass of a width is slow: the runtime plans and allocates
+                self._wide.clear()
         profile = self._timer.profile(0.0)
         assert profile is not None, "passes were timed"
         return profile, run.prefill_s / max(run.n_prompt - 1, 1)
