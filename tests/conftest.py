@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,8 @@ from browsing import find_browser
 from serving import pair_with_template
 from tiny_hf import make
 
+os.environ["SPECX_CACHE"] = tempfile.mkdtemp(prefix="specx-cache-")
+"""Tests must not depend on what their developer measured, nor leave anything there."""
 MODELS = Path(__file__).resolve().parent.parent / "models"
 
 

@@ -38,6 +38,7 @@ PLAIN_TEXT = {
     "cache_type_v", "cache_type_k_draft", "cache_type_v_draft", "against_backend",
     "against_draft_backend", "against_ctk", "against_ctv", "against_dtype", "template_arg",
     "host", "api_key", "cors_origin",
+    "thread_counts", "what_if", "remove",
 }  # fmt: skip
 """Options whose text names no file."""
 

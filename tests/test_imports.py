@@ -24,7 +24,7 @@ FLOORS = [
         "schedule",
         "session",
         "records",
-        "bench check compare report serve verify",
+        "bench check compare report serve tune verify",
         "specx",  # the package itself: what it offers to a library's user
         "cli __main__",
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from statistics import median
 from typing import TypeAlias
@@ -48,8 +48,24 @@ class PassTimer:
         self._order = np.random.default_rng(0)
         self._n_past: list[int] = []
 
-    def time(self, text: Sequence[int], n_prompt: int, models: Sequence[LogitsBackend]) -> None:
-        """Time each width at the middle of the generation held in the caches of `models`."""
+    def time(
+        self,
+        text: Sequence[int],
+        n_prompt: int,
+        models: Sequence[LogitsBackend],
+        *,
+        widths: Mapping[str, Sequence[int]] | None = None,
+        rounds: int = ROUNDS_AT_ONCE,
+    ) -> None:
+        """Time passes at the middle of the generation held in the caches of `models`.
+
+        Parameters
+        ----------
+        widths
+            By role; all of them by default.
+        rounds
+            How often to time each.
+        """
         middle = (n_prompt + len(text)) // 2
         self._n_past.append(middle)
         ahead = [*text[middle:], *list(text) * (self.widths[-1] // len(text) + 1)]
@@ -58,8 +74,9 @@ class PassTimer:
                 continue
             _return_to(model, readable(text[:middle], model.n_vocab))
             timed = self.samples.setdefault(role, {})
-            for _ in range(ROUNDS_AT_ONCE):
-                for width in self._order.permutation(self.widths).tolist():
+            chosen = self.widths if widths is None else widths[role]
+            for _ in range(rounds):
+                for width in self._order.permutation(chosen).tolist():
                     fed = readable(ahead[:width], model.n_vocab)
                     seconds = time_pass(model, fed, None if role == "verifier" else 1)
                     timed.setdefault(width, []).append(seconds)

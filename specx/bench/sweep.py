@@ -49,7 +49,7 @@ class Plan:
     chat: ChatOptions = field(default_factory=ChatOptions)
     """The template's arguments besides the prompt."""
     profile: Profile | None = None
-    """Costs that ``gamma="auto"`` starts from; by default those of a shipped table."""
+    """Costs that ``gamma="auto"`` starts from; by default those of the pair: saved, or a table."""
 
     @property
     def runs_an_arm(self) -> int:
@@ -236,5 +236,7 @@ class Bench:
         return self._pairs[key]
 
     def _costs(self, arm: Arm, pair: Pair) -> Costs | None:
-        """The costs that auto starts from; the run's own times correct them, as without a seed."""
-        return pair.costs(self.plan.profile, live=True) if arm.gamma == "auto" else None
+        """The costs of --profile, which the run's own times correct; None for the pair's own."""
+        if self.plan.profile is None or arm.gamma != "auto":
+            return None
+        return pair.costs(self.plan.profile, live=True)

@@ -24,6 +24,8 @@ COMMANDS = {
     "serve": "Serve a model to editors, web interfaces and programs.",
     "check": "Say whether models work, and work together, without loading them.",
     "bench": "Measure the speed of a pair against its verifier alone.",
+    "tune": "Measure what speculation gains with a pair, and say what to use.",
+    "profiles": "List or remove the costs that specx tune saved.",
     "compare": "Separate the algorithm's effect from the runtime's: one pair on two systems.",
     "report": "Show the contents of traces.",
     "verify": "Prove the rules exact, and test a pair of models.",

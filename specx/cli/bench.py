@@ -239,6 +239,10 @@ class _Sweep:
         known = self.results.provenance.get("models", {})
         keyed = {f"{roles[role].name} ({role})": about for role, about in facts["models"].items()}
         self.results.provenance |= {**facts, "models": {**known, **keyed}}
+        if any(arm.gamma == "auto" for arm in self.plan.arms):
+            given = self.options.profile
+            costs = pair.costs_by if given is None else f"profile {given.name}"
+            self.results.provenance["costs"] = costs
 
 
 def _plan(options: SweepOptions, asked: PromptOptions, chat: ChatOptions) -> Plan:

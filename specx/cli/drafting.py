@@ -65,8 +65,8 @@ DRAWING = [
         "--profile",
         type=InputFile(),
         metavar="FILE",
-        help="Measured costs for --gamma auto.  [default: a shipped table by quantisation; "
-        "without -s, also the run's own times]",
+        help="Measured costs for --gamma auto.  [default: what specx tune saved, or else a shipped "
+        "table by quantisation; without -s, also the run's own times]",
     ),
 ]
 """Options for sampling drafts, and for the costs that auto uses; `specx bench` has them too."""
@@ -209,10 +209,10 @@ class Chosen(Observer):
         self._steps: list[Step] = []
 
     def costs(self, pair: Pair, settings: Settings) -> Costs | None:
-        """The costs that auto uses; None where nothing asks. A profile is read either way."""
+        """The costs of --profile for auto; None for those of the pair. It is read either way."""
         path = self._options.profile
         profile = None if path is None else check_profile(read_profile(path), path, pair)
-        if settings.gamma != "auto":
+        if profile is None or settings.gamma != "auto":
             return None
         return pair.costs(profile, live=self._options.live)
 
@@ -233,7 +233,7 @@ class Chosen(Observer):
         if generation.settings.gamma != "auto":
             return "fixed"
         profile = options.profile
-        source = "the shipped table" if profile is None else f"profile {profile}"
+        source = generation.pair.costs_by if profile is None else f"profile {profile}"
         return f"live timings, from {source}" if options.live else source
 
     def end(self, result: Result) -> None:

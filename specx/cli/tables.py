@@ -12,7 +12,7 @@ from rich.table import Table
 from specx.bench.render import kind_rows, label_of, speed_rows, time_rows
 from specx.session.text import visible
 
-__all__ = ["print_comparison", "print_results", "print_rows"]
+__all__ = ["WIDE", "print_comparison", "print_results", "print_rows"]
 
 WIDE = 160
 """Columns if the output is not a terminal, so that nothing is cut."""

@@ -80,6 +80,8 @@ class Models:
     """Ids that the verifier cannot emit."""
     masked_draft: NDArray[np.intp]
     """Ids that the drafter's model must not propose."""
+    acceptance: Sequence[float] = ()
+    """The drafter's measured acceptance rate by position, if known: see `Drafter.prior`."""
 
 
 @dataclass(frozen=True, kw_only=True)

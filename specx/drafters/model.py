@@ -30,15 +30,25 @@ class ModelDrafter:
     eog_ids
         Tokens that end the text, after which nothing is worth proposing: `Stop.eog_ids`. They stay
         in the draft.
+    acceptance
+        The acceptance rate by position, as far as it was measured.
     """
 
     kind = "model"
     free = False
-    prior = (0.75,) * len(POSITIONS)
+    prior: Sequence[float] = (0.75,) * len(POSITIONS)
 
     def __init__(
-        self, model: LogitsBackend, reader: LogitsReader, eog_ids: frozenset[int] = frozenset()
+        self,
+        model: LogitsBackend,
+        reader: LogitsReader,
+        eog_ids: frozenset[int] = frozenset(),
+        *,
+        acceptance: Sequence[float] = (),
     ) -> None:
+        if acceptance:
+            further = [acceptance[-1]] * len(POSITIONS)
+            self.prior = [*acceptance, *further][: len(POSITIONS)]
         self.name = model.name
         self.model = model
         self.reader = reader
@@ -183,7 +193,7 @@ class _Factory:
         if model is None:
             raise UsageError("drafting with a model needs one; add a drafter, or draft by lookup")
         reader = LogitsReader(model.name, SamplingParams(), models.masked_draft)
-        return ModelDrafter(model, reader)
+        return ModelDrafter(model, reader, acceptance=models.acceptance)
 
 
 factory = _Factory()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cached_property
+
 from specx.closing import Closing
 from specx.core.sampling import LogitsReader, SamplingParams
 from specx.drafters.base import Models
@@ -11,6 +13,7 @@ from specx.runtime.uncached import unwrapped
 from specx.runtime.vocabulary import drafter_mask, verifier_mask
 from specx.schedule import Costs, table_profile
 from specx.schedule.costs.curve import Profile
+from specx.schedule.costs.saved import SavedCosts, find_saved
 from specx.session.settings import Settings
 
 __all__ = ["Pair"]
@@ -53,7 +56,9 @@ class Pair(Closing):
     @property
     def parts(self) -> Models:
         """The models and masks that drafters are built from."""
-        return Models(self.verifier, self.drafter, self._masked, self._masked_draft)
+        saved = None if self.drafter is None else self.saved_costs
+        acceptance = () if saved is None else saved.acceptance_by_position
+        return Models(self.verifier, self.drafter, self._masked, self._masked_draft, acceptance)
 
     def draft_names(self, settings: Settings) -> tuple[str, ...]:
         """Names of the drafters in `settings`; by default the model's, if there is one.
@@ -70,18 +75,42 @@ class Pair(Closing):
             _require_rollback(self.verifier)
         return names
 
-    def costs(self, profile: Profile | None = None, *, live: bool = False) -> Costs:
+    @cached_property
+    def saved_costs(self) -> SavedCosts | None:
+        """What `specx tune` measured and saved for this pair; looked for once.
+
+        Models run without a cache have other costs, and use none.
+        """
+        if any(unwrapped(model) is not model for model in self.models):
+            return None
+        return find_saved(self.verifier, self.drafter)
+
+    @property
+    def costs_by(self) -> str:
+        """Where `costs` come from, in words."""
+        saved = self.saved_costs
+        if saved is None:
+            return "the shipped table"
+        return f"profile {saved.id} ({saved.made[:10]})"
+
+    def costs(
+        self, profile: Profile | None = None, *, live: bool = False, n_past: int = 0
+    ) -> Costs:
         """The costs of this pair's rounds.
 
         Parameters
         ----------
         profile
-            Measured; by default a shipped table by quantisation.
+            Measured; by default what `specx tune` saved, or else a shipped table by quantisation.
         live
             True to learn from the run's own times. The text then depends on the machine (its
             distribution does not); otherwise a seed reproduces it.
+        n_past
+            Tokens of the text, which saved costs depend on.
         """
         if profile is None:
+            if self.saved_costs is not None:
+                return Costs(self.saved_costs.at(n_past), "profile", live=live)
             return Costs(table_profile(self.verifier, self.drafter), "table", live=live)
         if self.drafter is not None and profile.drafter is None:
             raise UsageError(

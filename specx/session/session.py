@@ -110,8 +110,8 @@ class Session(Closing):
     pair
         Loaded models. They belong to this session until it is closed or collected.
     costs
-        Costs of rounds, for ``gamma="auto"``; by default those of a shipped table, and the
-        session's own times for texts without a given seed.
+        Costs of rounds, for ``gamma="auto"``; by default those that `specx tune` saved or of a
+        shipped table, and the session's own times for texts without a given seed.
     defaults
         Settings of `generate` and `stream` that a call leaves out.
     parking
@@ -345,20 +345,21 @@ class Session(Closing):
         )
         for drafter in generation.drafters:
             drafter.begin(text)
-        generation.schedule = chosen(self._schedule(settings, live))
+        schedule = self._schedule(settings, live, generation.n_prompt)
+        generation.schedule = chosen(schedule)
         generation.schedule.begin()
 
-    def _schedule(self, settings: Settings, live: bool) -> Schedule:
+    def _schedule(self, settings: Settings, live: bool, n_prompt: int) -> Schedule:
         gamma = settings.gamma
-        schedule: Schedule = self._auto_for(live) if gamma == "auto" else Fixed(gamma)
+        schedule: Schedule = self._auto_for(live, n_prompt) if gamma == "auto" else Fixed(gamma)
         if settings.entropy_stop is None and settings.draft_p_min is None:
             return schedule
         return EarlyStop(schedule, entropy=settings.entropy_stop, p_min=settings.draft_p_min)
 
-    def _auto_for(self, live: bool) -> Auto:
+    def _auto_for(self, live: bool, n_prompt: int) -> Auto:
         if live and self._auto is not None:
             return self._auto
-        auto = Auto(self._costs or self.pair.costs(live=live))
+        auto = Auto(self._costs or self.pair.costs(live=live, n_past=n_prompt))
         if live:
             self._auto = auto
         return auto

@@ -151,7 +151,7 @@ def time_pass(model: LogitsBackend, tokens: Sequence[int], rows: int | None = No
 
 
 def curve_of(model: LogitsBackend, n_past: int, samples: Mapping[int, Sequence[float]]) -> Curve:
-    """The curve of seconds sampled by width, equally often for each."""
+    """The curve of seconds sampled by width; `repeats` is the fewest samples of one."""
     widths = sorted(samples)
     quartiles = [np.quantile(samples[width], [0.25, 0.5, 0.75]).tolist() for width in widths]
     low, seconds, high = (tuple(column) for column in zip(*quartiles, strict=True))
@@ -164,7 +164,7 @@ def curve_of(model: LogitsBackend, n_past: int, samples: Mapping[int, Sequence[f
         quantisation=_text(about.get("quantisation")),
         threads=_whole(about.get("threads")),
         n_past=n_past,
-        repeats=len(samples[widths[0]]),
+        repeats=min(map(len, samples.values())),
         widths=tuple(widths),
         seconds=seconds,
         low=low,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from specx.runtime.backend import LogitsBackend
@@ -15,15 +16,15 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-__all__ = ["table_profile", "table_row"]
+__all__ = ["as_f16", "table_profile", "table_row"]
 
-DEFAULT, GPU = "Q8_0", "gpu"
+DEFAULT, F16, GPU = "Q8_0", "F16", "gpu"
 ITEM_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 
 
 def table_profile(verifier: LogitsBackend, drafter: LogitsBackend | None = None) -> Profile:
     """The costs of a pair according to the table, in units of the verifier's T(1)."""
-    table = tomllib.loads(packaged("costs.toml").read_text(encoding="utf-8"))
+    table = _table()
     curve = _curve(table, verifier, 1.0)
     if drafter is None:
         return Profile(verifier=curve)
@@ -45,14 +46,34 @@ def table_row(about: Mapping[str, object]) -> str:
     return str(kind).replace(" - Medium", "_M").replace(" - Small", "_S")
 
 
+def as_f16(profile: Profile, verifier: LogitsBackend) -> Profile | None:
+    """What `profile` would be if its verifier were stored in F16; None if it is, or on a GPU."""
+    about = verifier.describe()
+    n_params, size, row = about.get("n_params"), about.get("bytes"), table_row(about)
+    if not isinstance(n_params, int) or not isinstance(size, int) or row in (GPU, *ITEM_BYTES):
+        return None
+    if _family(row) == F16 or row.endswith("F32"):
+        return None
+    table = _table()
+    one = profile.verifier(1) * (2 * n_params / size) ** table["drafter_exponent"]
+    return replace(profile, verifier=_row(table, F16, verifier.name, one))
+
+
+def _table() -> dict[str, Any]:
+    return tomllib.loads(packaged("costs.toml").read_text(encoding="utf-8"))
+
+
 def _curve(table: Mapping[str, Any], model: LogitsBackend, unit: float) -> Curve:
-    about = model.describe()
-    name = table_row(about)
+    name = table_row(model.describe())
     name = next((row for row in (name, _family(name)) if row in table), DEFAULT)
+    return _row(table, name, model.name, unit)
+
+
+def _row(table: Mapping[str, Any], name: str, model: str, unit: float) -> Curve:
     row = table[name]
     seconds = tuple(unit * float(cost) for cost in row["cost"])
     return Curve(
-        model=model.name,
+        model=model,
         bytes=None,
         quantisation=name,
         threads=None,
@@ -68,7 +89,7 @@ def _curve(table: Mapping[str, Any], model: LogitsBackend, unit: float) -> Curve
 def _family(name: str) -> str:
     """The measured format whose computation is the most similar."""
     if name.startswith(("F16", "BF16", "float16", "bfloat16")):
-        return "F16"
+        return F16
     return "Q8_0" if name.startswith("Q8") else "Q4_K_M"
 
 

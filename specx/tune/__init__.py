@@ -1,0 +1,1 @@
+"""What speculation gains with a pair on this machine, and the settings that gain most."""
