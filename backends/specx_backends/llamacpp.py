@@ -7,7 +7,7 @@ points at belongs to its next call. No buffer of n_ctx x n_vocab exists anywhere
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -16,6 +16,7 @@ import numpy as np
 from specx.errors import BackendError, ContextError, SpecxError
 from specx.runtime.backend import LoadOptions, check_model_name, reject_unsupported
 from specx.runtime.memory import MemoryNeeded
+from specx.runtime.trimming import Trimmed
 from specx_backends.files import describe_file
 from specx_backends.llamacpp_library import LOG, describe_library, devices, library, versions
 from specx_backends.llamacpp_loading import (
@@ -29,6 +30,7 @@ from specx_backends.llamacpp_loading import (
 )
 from specx_backends.llamacpp_memory import cache_needed
 from specx_backends.llamacpp_tokenizer import LlamaCppTokenizer
+from specx_backends.llamacpp_trimming import trim_file
 from specx_backends.rewinding import Ids, RewindingModel, Rows
 
 __all__ = ["LlamaCppFactory", "LlamaCppModel", "backend"]
@@ -68,6 +70,12 @@ class LlamaCppFactory:
         lib = library()
         on_gpu = gpu_layers(lib, options.n_gpu_layers)
         return None if on_gpu else cache_needed(lib, Path(check_model_name(model)), options)
+
+    def trim(self, model: str, keep: int, texts: Iterable[str] | None) -> Trimmed:
+        """The GGUF file at the path `model` with fewer vocabulary entries."""
+        lib = library()
+        LOG.start(verbose=False)
+        return trim_file(lib, Path(check_model_name(model)), keep, texts)
 
     def about(self) -> Mapping[str, object]:
         """Versions, build flags and devices; loads no model."""

@@ -304,6 +304,8 @@ class BackendFactory(Protocol):
     ``memory_needed(model: str, options: LoadOptions) -> specx.runtime.memory.MemoryNeeded | None``
         What the model's cache takes of this machine's memory if all of it is written at load;
         None if it lies elsewhere or its size cannot be told. Loads no model.
+    ``trim(model: str, keep: int, texts: Iterable[str] | None) -> specx.runtime.trimming.Trimmed``
+        The model with fewer vocabulary entries, for ``specx trim``. Loads no weights.
     """
 
     name: str
