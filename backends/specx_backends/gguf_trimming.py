@@ -112,7 +112,7 @@ def choose(
         if token in kept:
             continue
         needed = way_to(vocabulary.texts[token], rank, vocabulary.ids)
-        if needed and len(kept | needed) <= keep:
+        if needed and len(kept) + len(needed - kept) <= keep:
             kept |= needed
     return np.array(sorted(kept), dtype=np.intp)
 
