@@ -65,9 +65,7 @@ class OutputFile:
         name = ""
         try:
             with held():  # else Ctrl-C may leave the temporary file behind
-                handle, name = tempfile.mkstemp(
-                    prefix=f".{self.path.name}.", dir=self.path.parent
-                )
+                handle, name = tempfile.mkstemp(prefix=f".{self.path.name}.", dir=self.path.parent)
                 file = os.fdopen(handle, "wb")
             with file:
                 file.writelines(chunks)

@@ -22,6 +22,7 @@ from specx.runtime.metadata import (
     MAGIC,
     Cursor,
     Metadata,
+    Tensor,
     read_tensors,
     read_value,
     skip_array,
@@ -38,6 +39,8 @@ class Piece:
     """The data of a tensor of the source: rows of equal size, and which of them to take."""
 
     at: int
+    shape: tuple[int, ...]
+    """Of what is taken."""
     n_rows: int
     row_bytes: int
     rows: NDArray[np.intp] | None
@@ -116,20 +119,28 @@ def rewrite(
     infos, pieces, offset = [], [], 0
     for name, tensor in header.tensors.items():
         # One after the other, as in the source: llama.cpp reads no file with gaps.
-        taken = rows.get(name)
-        width, *others = tensor.shape if taken is None or len(tensor.shape) > 1 else (1, *tensor.shape)
-        piece = Piece(at, prod(others), row_bytes(tensor.kind, width), taken)
+        piece = piece_of(tensor, at, rows.get(name), row_bytes)
         if at + piece.whole_bytes > header.size:
             raise ModelError(f"'{header.path}' is cut short within {name}; download it again")
         pieces.append(piece)
-        shape = tensor.shape if taken is None else (*tensor.shape[:-1], taken.size)
-        infos.append(info(name, shape, tensor.kind, offset))
+        infos.append(info(name, piece.shape, tensor.kind, offset))
         at += aligned(piece.whole_bytes, alignment)
         offset += aligned(piece.n_bytes, alignment)
     counts = struct.pack("<QQ", len(infos), len(entries))
     head = b"".join([MAGIC, version, counts, *entries.values(), *infos])
     head += bytes(aligned(len(head), alignment) - len(head))
     return Rewritten(header.path, head, pieces, alignment)
+
+
+def piece_of(
+    tensor: Tensor, at: int, rows: NDArray[np.intp] | None, row_bytes: Callable[[int, int], int]
+) -> Piece:
+    """The tensor at byte `at`, or some of its rows; those of a vector are single numbers."""
+    if rows is None:
+        width, *others = tensor.shape
+        return Piece(at, tensor.shape, prod(others), row_bytes(tensor.kind, width), None)
+    *inner, n_rows = tensor.shape
+    return Piece(at, (*inner, rows.size), n_rows, row_bytes(tensor.kind, prod(inner)), rows)
 
 
 def changed(entries: dict[str, bytes], values: Mapping[str, bytes | None]) -> dict[str, bytes]:

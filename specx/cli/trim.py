@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
+from io import TextIOWrapper
 from pathlib import Path
 
 import click
@@ -89,10 +90,11 @@ def _size(corpus: Path) -> int:
 
 def _pieces(corpus: Path, report: Callable[[float], None]) -> Iterator[str]:
     try:
-        with corpus.open(encoding="utf-8", errors="surrogateescape", newline="") as file:
-            while piece := file.read(PIECE):
+        with corpus.open("rb") as data:
+            text = TextIOWrapper(data, "utf-8", errors="surrogateescape", newline="")
+            while piece := text.read(PIECE):
                 yield piece
-                report(file.buffer.tell())
+                report(data.tell())
     except OSError as error:
         raise _unreadable(corpus, error) from error
 
