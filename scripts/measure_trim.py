@@ -49,6 +49,7 @@ def step_time(model: LogitsBackend, steps: int) -> float:
 
 
 def main() -> None:
+    """Print, and keep if asked to, what was measured."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("whole")
     parser.add_argument("small")

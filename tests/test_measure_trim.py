@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import measure_trim
 import pytest
+
+import measure_trim
 
 
 class Timed:

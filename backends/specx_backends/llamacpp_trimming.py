@@ -42,13 +42,14 @@ def trim_file(lib: Any, path: Path, keep: int, texts: Iterable[str] | None) -> T
     weights = load_weights(lib, path, LoadOptions(n_gpu_layers=0), vocab_only=True)
     try:
         tokenizer = LlamaCppTokenizer(lib, weights)
-        always = vocabulary.always() - set(tokenizer.padding_ids.tolist()) | tokenizer.eog_ids
-        always |= set(vocabulary.named.values())
+        padding = set(tokenizer.padding_ids.tolist())
+        always = vocabulary.always() - padding | tokenizer.eog_ids | {*vocabulary.named.values()}
         _check_keep(path, keep, len(always), n_whole)
         counts = None if texts is None else _counts(tokenizer, texts)
     finally:
         weights.close()
     order = np.arange(n_whole) if counts is None else np.argsort(-counts, kind="stable")
+    order = order[~np.isin(order, tokenizer.padding_ids)]  # nothing stands for them
     kept = choose(vocabulary, always, order.tolist(), keep)
     values = trimmed_values(vocabulary, kept)
     row_bytes = ggml(lib, "ggml_row_size", ctypes.c_size_t, ctypes.c_int, ctypes.c_int64)

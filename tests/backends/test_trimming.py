@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import gguf
 import numpy as np
 import pytest
 import tiny_gguf
@@ -335,6 +336,50 @@ def test_any_choice_is_closed_and_merged_as_before(whole: Letters, data: st.Data
         assert {small.texts[i] for i in way_to(text, small.rank(), small.ids)} == {
             whole.texts[i] for i in way_to(text, whole.rank(), whole.ids)
         }
+
+
+CHANGED = {f"tokenizer.ggml.{name}" for name in ("tokens", "scores", "token_type", "merges")}
+
+
+@pytest.mark.parametrize("name", ["tiny", "demo_drafter"])
+def test_another_reader_finds_all_else_unchanged(
+    name: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    pair = write_trimmed(request.getfixturevalue(name), tmp_path / "small.gguf", KEEP[name])
+    whole, small = gguf.GGUFReader(pair.whole), gguf.GGUFReader(pair.small)
+    changed = {key for key in CHANGED | small.fields.keys() if key.endswith("vocab_size")}
+    changed |= {*CHANGED, "GGUF.kv_count", "tokenizer.huggingface.json"}
+    assert set(whole.fields) - changed == set(small.fields) - changed
+    for key in set(whole.fields) - changed:
+        assert whole.fields[key].contents() == small.fields[key].contents()
+    for ours, theirs in zip(small.tensors, whole.tensors, strict=True):
+        by_entry = ours.name in ("token_embd.weight", "output.weight")
+        rows = theirs.data[pair.kept] if by_entry else theirs.data
+        assert (ours.name, ours.tensor_type) == (theirs.name, theirs.tensor_type)
+        np.testing.assert_array_equal(ours.data, rows)
+
+
+def test_rarer_parts_by_entry_follow(tmp_path: Path) -> None:
+    suppressed = [5, 285, 262], Kind.ARRAY, Kind.INT32
+    bias = np.arange(len(tiny_gguf.TOKENS), dtype=np.float32)
+    path = tiny_gguf.write(
+        tmp_path / "odd.gguf",
+        tensors={**tiny_gguf.llama_tensors(), "output.bias": bias},
+        put={
+            "tokenizer.ggml.suppress_tokens": suppressed,
+            "tokenizer.ggml.mask_token_id": tiny_gguf.number(285),
+            "tokenizer.ggml.token_type": ([*tiny_gguf.KINDS[:-2], 5, 3], Kind.ARRAY, Kind.INT32),
+        },
+    )
+    pair = write_trimmed(path, tmp_path / "small.gguf", 261)
+    assert pair.kept == [*range(260), 285]  # the last is a special token, the one before unused
+    small = gguf.GGUFReader(pair.small)
+    assert small.fields["tokenizer.ggml.suppress_tokens"].contents() == [5, 260]
+    assert small.fields["tokenizer.ggml.mask_token_id"].contents() == 260
+    (found,) = (tensor.data for tensor in small.tensors if tensor.name == "output.bias")
+    np.testing.assert_array_equal(found, pair.kept)
+    full = write_trimmed(path, tmp_path / "full.gguf", 286)
+    assert full.kept == [*range(284), 285]
 
 
 def test_what_a_text_uses_most_comes_first(demo_drafter: Path, tmp_path: Path) -> None:
