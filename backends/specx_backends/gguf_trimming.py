@@ -22,7 +22,7 @@ from specx.errors import ModelError
 from specx.runtime.metadata import STRING, Metadata, read_strings
 from specx_backends.llamacpp_header import BYTE_TOKEN, FLOAT32, INT32, token_kinds
 
-__all__ = ["Vocabulary", "choose", "trimmed_values"]
+__all__ = ["Vocabulary", "choose", "is_within", "parts_of", "trimmed_values", "way_to"]
 
 UINT32, ARRAY = 4, 9  # of GGUF's types
 NORMAL, UNUSED = 1, 5  # in tokenizer.ggml.token_type
@@ -77,11 +77,18 @@ class Vocabulary:
         if self.byte_pair:
             places = {parts_of(merge): place for place, merge in enumerate(self.merges)}
             return lambda left, right: places.get((left, right), inf)
-        scores = self._array("scores", "<f4")
+        scores = self.numbers("scores", "<f4")
         order = {text: -score for text, score in zip(self.texts, scores.tolist(), strict=True)}
         return lambda left, right: order.get(left + right, inf)
 
-    def _array(self, name: str, kind: str) -> NDArray[np.generic]:
+    def numbers(self, name: str, kind: str) -> NDArray[np.generic]:
+        """Of each token, by the name of the array.
+
+        Raises
+        ------
+        ModelError
+            If the file has no such array.
+        """
         array = self.header.arrays.get(f"tokenizer.ggml.{name}")
         if array is None:
             raise ModelError(
@@ -148,10 +155,10 @@ def trimmed_values(vocabulary: Vocabulary, kept: NDArray[np.intp]) -> dict[str, 
     for name, kind, code in (("scores", FLOAT32, "<f4"), ("token_type", INT32, "<i4")):
         key = f"tokenizer.ggml.{name}"
         if key in header.arrays:
-            values[key] = array(kind, vocabulary._array(name, code)[kept])
+            values[key] = array(kind, vocabulary.numbers(name, code)[kept])
     if vocabulary.merges:
         texts = {vocabulary.texts[token] for token in kept}
-        kept_merges = [merge for merge in vocabulary.merges if _is_within(merge, texts)]
+        kept_merges = [m for m in vocabulary.merges if is_within(parts_of(m), texts)]
         values["tokenizer.ggml.merges"] = strings(kept_merges)
     for key, token in vocabulary.named.items():
         values[key] = number(new_ids[token])
@@ -164,8 +171,9 @@ def trimmed_values(vocabulary: Vocabulary, kept: NDArray[np.intp]) -> dict[str, 
     return values
 
 
-def _is_within(merge: bytes, texts: Collection[str]) -> bool:
-    left, right = parts_of(merge)
+def is_within(merge: tuple[str, str], texts: Collection[str]) -> bool:
+    """Whether the parts of a merge and its result are all among `texts`."""
+    left, right = merge
     return left in texts and right in texts and left + right in texts
 
 

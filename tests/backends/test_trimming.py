@@ -22,7 +22,14 @@ from specx.runtime.backend import LoadOptions, LogitsBackend, get_backend
 from specx.runtime.metadata import read_metadata, read_strings
 from specx_backends import gguf_trimming, llamacpp_trimming
 from specx_backends.gguf_rewriting import rewrite
-from specx_backends.gguf_trimming import Vocabulary, choose, parts_of, trimmed_values, way_to
+from specx_backends.gguf_trimming import (
+    Vocabulary,
+    choose,
+    is_within,
+    parts_of,
+    trimmed_values,
+    way_to,
+)
 from specx_backends.llamacpp import backend as llamacpp
 from specx_backends.llamacpp_library import LOG
 
@@ -31,7 +38,7 @@ AWKWARD = ["", " ", "\n\n  \n", "x" * 300, "year 2024, 3.14"]
 AWKWARD += ["naïve café 😀 👨‍👩‍👧", "日本語 हिन्दी"]
 KEEP = {"tiny": 272, "demo_drafter": 1024, "smollm2": 8000, "gemma": 8000}
 """Multiples of 16: llama.cpp multiplies matrices of other heights by other kernels."""
-WORDS = [*"▁a ab abc ▁ab de ▁abc cd bc ▁b ▁c ▁d ▁e ef fg gh th ▁the".split(), "e" * 300]
+WORDS = [*"▁a xy zw yz xyzw ▁xyzw ab abc ▁ab de ▁abc cd bc ▁b ▁c th ▁the".split(), "e" * 300]
 """Eighteen; merging reaches all but the last two: for ▁the, ▁th would be needed."""
 
 
@@ -261,7 +268,7 @@ def test_rows_that_are_shifted_by_one_are_found(
 def test_merges_that_are_not_filtered_are_found(
     tmp_path: Path, demo_drafter: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(gguf_trimming, "_is_within", lambda merge, texts: True)
+    monkeypatch.setattr(gguf_trimming, "is_within", lambda merge, texts: True)
     pair = write_trimmed(demo_drafter, tmp_path / "small.gguf", 1024)
     assert wrong_merges(pair.small) != []
     with loaded(pair) as (whole, small):
@@ -329,7 +336,8 @@ def test_any_choice_is_closed_and_merged_as_before(whole: Letters, data: st.Data
     assert always <= set(kept)
     assert len(kept) <= keep
     texts = [whole.texts[token] for token in kept]
-    merges = [m for m in whole.merges if {*m, "".join(m)} <= set(texts)]
+    merges = [merge for merge in whole.merges if is_within(merge, texts)]
+    assert all({*merge, "".join(merge)} <= set(texts) for merge in merges)
     small = Letters(merges, texts)
     for token, text in enumerate(texts):
         assert token in way_to(text, small.rank(), small.ids)
@@ -352,6 +360,9 @@ def test_another_reader_finds_all_else_unchanged(
     assert set(whole.fields) - changed == set(small.fields) - changed
     for key in set(whole.fields) - changed:
         assert whole.fields[key].contents() == small.fields[key].contents()
+    for key in CHANGED & whole.fields.keys() - {"tokenizer.ggml.merges"}:
+        values = whole.fields[key].contents()
+        assert small.fields[key].contents() == [values[token] for token in pair.kept]
     for ours, theirs in zip(small.tensors, whole.tensors, strict=True):
         by_entry = ours.name in ("token_embd.weight", "output.weight")
         rows = theirs.data[pair.kept] if by_entry else theirs.data
@@ -364,22 +375,37 @@ def test_rarer_parts_by_entry_follow(tmp_path: Path) -> None:
     bias = np.arange(len(tiny_gguf.TOKENS), dtype=np.float32)
     path = tiny_gguf.write(
         tmp_path / "odd.gguf",
-        tensors={**tiny_gguf.llama_tensors(), "output.bias": bias},
+        tensors={"output.bias": bias, **tiny_gguf.llama_tensors()},
         put={
             "tokenizer.ggml.suppress_tokens": suppressed,
             "tokenizer.ggml.mask_token_id": tiny_gguf.number(285),
-            "tokenizer.ggml.token_type": ([*tiny_gguf.KINDS[:-2], 5, 3], Kind.ARRAY, Kind.INT32),
+            "tokenizer.ggml.token_type": (
+                [*tiny_gguf.KINDS[:-3], 4, 5, 1],
+                Kind.ARRAY,
+                Kind.INT32,
+            ),
         },
     )
-    pair = write_trimmed(path, tmp_path / "small.gguf", 261)
-    assert pair.kept == [*range(260), 285]  # the last is a special token, the one before unused
+    pair = write_trimmed(path, tmp_path / "small.gguf", 262)
+    # One is user-defined, one stands for nothing, the last is special as the file names it.
+    assert pair.kept == [*range(260), 283, 285]
     small = gguf.GGUFReader(pair.small)
-    assert small.fields["tokenizer.ggml.suppress_tokens"].contents() == [5, 260]
-    assert small.fields["tokenizer.ggml.mask_token_id"].contents() == 260
+    assert small.fields["tokenizer.ggml.suppress_tokens"].contents() == [5, 261]
+    assert small.fields["tokenizer.ggml.mask_token_id"].contents() == 261
     (found,) = (tensor.data for tensor in small.tensors if tensor.name == "output.bias")
     np.testing.assert_array_equal(found, pair.kept)
     full = write_trimmed(path, tmp_path / "full.gguf", 286)
     assert full.kept == [*range(284), 285]
+
+
+def test_special_tokens_that_a_file_does_not_name_stay_where_they_are(tmp_path: Path) -> None:
+    kinds = [1, 1, 1, *tiny_gguf.KINDS[3:]], Kind.ARRAY, Kind.INT32
+    silent = dict.fromkeys(["tokenizer.ggml.bos_token_id", "tokenizer.ggml.eos_token_id"])
+    put = {"tokenizer.ggml.token_type": kinds, **silent}
+    pair = write_trimmed(tiny_gguf.write(tmp_path / "a.gguf", put=put), tmp_path / "b.gguf", 272)
+    assert pair.kept[:3] == [0, 1, 2]
+    with loaded(pair) as (whole, small):
+        assert wrong_roles(whole, small, pair.kept) == []
 
 
 def test_what_a_text_uses_most_comes_first(demo_drafter: Path, tmp_path: Path) -> None:
