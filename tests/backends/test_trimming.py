@@ -36,6 +36,8 @@ from specx_backends.llamacpp_library import LOG
 PROMPT = "def add(a, b):\n    return a + b  # the sum of two numbers, naïve\n\n\nclass Café:\n"
 AWKWARD = ["", " ", "\n\n  \n", "x" * 300, "year 2024, 3.14"]
 AWKWARD += ["naïve café 😀 👨‍👩‍👧", "日本語 हिन्दी"]
+TEXTS = ["xyzw ab", "class Widget(object):\n    colour = None\n" * 9, "日本語の鳥"]
+"""To rank entries by, so that those kept are not just the first."""
 KEEP = {"tiny": 272, "demo_drafter": 1024, "smollm2": 8000, "gemma": 8000}
 """Multiples of 16: llama.cpp multiplies matrices of other heights by other kernels."""
 WORDS = [*"▁a xy zw yz xyzw ▁xyzw ab abc ▁ab de ▁abc cd bc ▁b ▁c th ▁the".split(), "e" * 300]
@@ -102,7 +104,7 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Pair:
     name: str = request.param
     small = tmp_path_factory.mktemp(name) / "small.gguf"
-    return write_trimmed(request.getfixturevalue(name), small, KEEP[name])
+    return write_trimmed(request.getfixturevalue(name), small, KEEP[name], TEXTS)
 
 
 Models = tuple[LogitsBackend, LogitsBackend, list[int]]
@@ -353,7 +355,7 @@ CHANGED = {f"tokenizer.ggml.{name}" for name in ("tokens", "scores", "token_type
 def test_another_reader_finds_all_else_unchanged(
     name: str, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
-    pair = write_trimmed(request.getfixturevalue(name), tmp_path / "small.gguf", KEEP[name])
+    pair = write_trimmed(request.getfixturevalue(name), tmp_path / "small.gguf", KEEP[name], TEXTS)
     whole, small = gguf.GGUFReader(pair.whole), gguf.GGUFReader(pair.small)
     changed = {key for key in CHANGED | small.fields.keys() if key.endswith("vocab_size")}
     changed |= {*CHANGED, "GGUF.kv_count", "tokenizer.huggingface.json"}
@@ -371,41 +373,53 @@ def test_another_reader_finds_all_else_unchanged(
 
 
 def test_rarer_parts_by_entry_follow(tmp_path: Path) -> None:
-    suppressed = [5, 285, 262], Kind.ARRAY, Kind.INT32
-    bias = np.arange(len(tiny_gguf.TOKENS), dtype=np.float32)
+    tokens, kinds = [*tiny_gguf.TOKENS], [*tiny_gguf.KINDS]
+    kinds[280], kinds[281] = 4, 5  # user-defined; standing for nothing
+    tokens[282], kinds[282] = "<unused0>", 3  # standing for nothing too
+    tokens[283] = "<|im_end|>"  # a special token by its text only
+    bias = np.arange(len(tokens), dtype=np.float32)
     path = tiny_gguf.write(
         tmp_path / "odd.gguf",
         tensors={"output.bias": bias, **tiny_gguf.llama_tensors()},
         put={
-            "tokenizer.ggml.suppress_tokens": suppressed,
+            "tokenizer.ggml.tokens": tiny_gguf.strings(tokens),
+            "tokenizer.ggml.token_type": (kinds, Kind.ARRAY, Kind.INT32),
+            "tokenizer.ggml.suppress_tokens": ([5, 262, 285], Kind.ARRAY, Kind.INT32),
             "tokenizer.ggml.mask_token_id": tiny_gguf.number(285),
-            "tokenizer.ggml.token_type": (
-                [*tiny_gguf.KINDS[:-3], 4, 5, 1],
-                Kind.ARRAY,
-                Kind.INT32,
-            ),
         },
     )
-    pair = write_trimmed(path, tmp_path / "small.gguf", 262)
-    # One is user-defined, one stands for nothing, the last is special as the file names it.
-    assert pair.kept == [*range(260), 283, 285]
-    small = gguf.GGUFReader(pair.small)
-    assert small.fields["tokenizer.ggml.suppress_tokens"].contents() == [5, 261]
-    assert small.fields["tokenizer.ggml.mask_token_id"].contents() == 261
-    (found,) = (tensor.data for tensor in small.tensors if tensor.name == "output.bias")
-    np.testing.assert_array_equal(found, pair.kept)
+    pair = write_trimmed(path, tmp_path / "small.gguf", 263)
+    assert pair.kept == [*range(260), 280, 283, 285]
+    small, whole = gguf.GGUFReader(pair.small), gguf.GGUFReader(path)
+    assert small.fields["tokenizer.ggml.suppress_tokens"].contents() == [5, 262]
+    assert small.fields["tokenizer.ggml.mask_token_id"].contents() == 262
+    for ours, theirs in zip(small.tensors[:2], whole.tensors, strict=False):
+        assert ours.name in ("output.bias", "token_embd.weight")
+        np.testing.assert_array_equal(ours.data, theirs.data[pair.kept])
     full = write_trimmed(path, tmp_path / "full.gguf", 286)
-    assert full.kept == [*range(284), 285]
+    assert full.kept == [*range(281), 283, 284, 285]
 
 
-def test_special_tokens_that_a_file_does_not_name_stay_where_they_are(tmp_path: Path) -> None:
-    kinds = [1, 1, 1, *tiny_gguf.KINDS[3:]], Kind.ARRAY, Kind.INT32
+@pytest.mark.parametrize("kinds", [[1, 1, 1, *tiny_gguf.KINDS[3:]], None])
+def test_special_tokens_that_a_file_does_not_name_stay_where_they_are(
+    tmp_path: Path, kinds: list[int] | None
+) -> None:
     silent = dict.fromkeys(["tokenizer.ggml.bos_token_id", "tokenizer.ggml.eos_token_id"])
-    put = {"tokenizer.ggml.token_type": kinds, **silent}
-    pair = write_trimmed(tiny_gguf.write(tmp_path / "a.gguf", put=put), tmp_path / "b.gguf", 272)
-    assert pair.kept[:3] == [0, 1, 2]
+    given = None if kinds is None else (kinds, Kind.ARRAY, Kind.INT32)
+    put = {"tokenizer.ggml.token_type": given, **silent}
+    pair = write_trimmed(tiny_gguf.write(tmp_path / "a.gguf", put=put), tmp_path / "b.gguf", 259)
+    assert pair.kept == [*range(259)]
     with loaded(pair) as (whole, small):
         assert wrong_roles(whole, small, pair.kept) == []
+
+
+def test_a_merge_goes_with_its_parts() -> None:
+    merges = [("a", "b"), ("b", "c"), ("ab", "c"), ("a", "bc")]
+    whole = Letters(merges, ["a", "b", "c", "ab", "bc", "abc"])
+    kept = choose(whole, {0, 1, 2}, [5], 6).tolist()  # type: ignore[arg-type]
+    assert kept == [0, 1, 2, 3, 5]
+    texts = {whole.texts[token] for token in kept}
+    assert [merge for merge in merges if is_within(merge, texts)] == [("a", "b"), ("ab", "c")]
 
 
 def test_what_a_text_uses_most_comes_first(demo_drafter: Path, tmp_path: Path) -> None:
