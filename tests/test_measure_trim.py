@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 import measure_trim
 
@@ -19,19 +21,21 @@ class Timed:
     def clock(self) -> float:
         return self.now
 
-    def forward(self, tokens: list[int], n_logits: int = 1) -> None:
+    def forward(self, tokens: list[int], n_logits: int = 1) -> NDArray[np.float32]:
         self.n_past += len(tokens)
         self.now += self.step * self.n_past
         self.log.append(self)
+        return np.zeros((n_logits, 4), np.float32)
 
     def truncate(self, n_past: int) -> None:
         self.n_past = n_past
 
 
-def test_models_take_turns_from_the_same_position() -> None:
+@pytest.mark.parametrize("draws", [False, True])
+def test_models_take_turns_from_the_same_position(draws: bool) -> None:
     log: list[Any] = []
     whole, small = Timed(2e-5, log), Timed(1e-5, log)
-    found = measure_trim.measure(whole, small, rounds=3, steps=2)  # type: ignore[arg-type]
+    found = measure_trim.measure(whole, small, draws=draws, rounds=3, steps=2)  # type: ignore[arg-type]
     assert found["ratio"] == pytest.approx(0.5)
     assert (found["low"], found["high"]) == pytest.approx((0.5, 0.5))
     assert found["whole_ms"] == pytest.approx(2e-2 * (measure_trim.CONTEXT + 1.5))
