@@ -25,7 +25,7 @@ COMMANDS = {
     "bench": "Measure the speed of a pair against its verifier alone.",
     "compare": "Separate the algorithm's effect from the runtime's: one pair on two systems.",
     "report": "Show the contents of traces.",
-    "trim": "Make a drafter smaller: fewer vocabulary entries.",
+    "trim": "Make a drafter smaller, with fewer vocabulary entries.",
     "verify": "Prove the rules exact, and test a pair of models.",
 }
 """Commands by module, with the line of help that is shown without importing the module."""

@@ -51,7 +51,7 @@ def trim(
     backend: str,
     quiet: bool,
 ) -> None:
-    """Make a drafter smaller: write it with fewer vocabulary entries.
+    """Make a drafter smaller, with fewer vocabulary entries.
 
     Special and byte tokens always stay; any text can still be written, in more tokens where an
     entry is gone. The result is an ordinary GGUF file, and a drafter of another tokenizer than the
