@@ -7,6 +7,7 @@ import os
 import stat
 import sys
 import tempfile
+from collections.abc import Iterable
 from io import FileIO
 from pathlib import Path
 
@@ -42,7 +43,8 @@ class OutputFile:
             raise self._error("it is not a regular file")
         if self.path.exists() and not os.access(self.path, os.W_OK):
             raise self._error("it is write-protected")
-        self._replace(b" " * TRIAL_BYTES, keep=False)
+        with held():
+            self._replace([b" " * TRIAL_BYTES], keep=False)
 
     @property
     def ending(self) -> str:
@@ -51,21 +53,22 @@ class OutputFile:
 
     def write(self, text: str) -> None:
         """Replace the content of the file."""
-        # A lone surrogate, as in a file name that is not UTF-8, becomes its escape.
-        self._replace(text.encode("utf-8", errors="backslashreplace"), keep=True)
+        with held():  # a result took long to get, and is written in no time
+            # A lone surrogate, as in a file name that is not UTF-8, becomes its escape.
+            self._replace([text.encode("utf-8", errors="backslashreplace")], keep=True)
 
-    def _replace(self, content: bytes, *, keep: bool) -> None:
-        with held():  # else Ctrl-C may leave the temporary file behind
-            self._replace_at_once(content, keep=keep)
+    def write_chunks(self, chunks: Iterable[bytes]) -> None:
+        """Replace the content of the file; an interrupt leaves the old one."""
+        self._replace(chunks, keep=True)
 
-    def _replace_at_once(self, content: bytes, *, keep: bool) -> None:
+    def _replace(self, chunks: Iterable[bytes], *, keep: bool) -> None:
+        name = ""
         try:
-            handle, name = tempfile.mkstemp(prefix=f".{self.path.name}.", dir=self.path.parent)
-        except OSError as error:
-            raise self._error(error.strerror) from error
-        try:
-            with os.fdopen(handle, "wb") as file:
-                file.write(content)
+            with held():  # else Ctrl-C may leave the temporary file behind
+                handle, name = tempfile.mkstemp(prefix=f".{self.path.name}.", dir=self.path.parent)
+                file = os.fdopen(handle, "wb")
+            with file:
+                file.writelines(chunks)
                 file.flush()
                 os.fsync(file.fileno())
             if keep:
@@ -74,8 +77,9 @@ class OutputFile:
         except OSError as error:
             raise self._error(error.strerror) from error
         finally:
-            if Path(name).exists():
-                os.unlink(name)
+            with held():
+                if name and Path(name).exists():
+                    os.unlink(name)
 
     def _followed(self) -> Path:
         """The target of a link: that file is replaced, and the link stays."""

@@ -287,8 +287,8 @@ def test_every_format_is_recognised(place: Path) -> None:
     found = {file: kind_of(place / file) for file in [*written, "t.jsonl", "g.jsonl"]}
     expected = {file: kinds[file[0]] for file in written}
     assert found == {**expected, "t.jsonl": "trace", "g.jsonl": "gamma trace"}
-    # scripts/study.py writes the one, /save in specx chat the other
-    assert set(found.values()) == set(BEGINNINGS) - {"study", "chat"}
+    # scripts/study.py writes the first, /save in specx chat the second, specx trim the third
+    assert set(found.values()) == set(BEGINNINGS) - {"study", "chat", "trimmed model"}
 
 
 # Devices, locks and full disks

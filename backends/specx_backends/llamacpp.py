@@ -7,7 +7,7 @@ points at belongs to its next call. No buffer of n_ctx x n_vocab exists anywhere
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -18,6 +18,7 @@ from specx.errors import BackendError, ContextError, SpecxError
 from specx.runtime.backend import LoadOptions, check_model_name, reject_unsupported
 from specx.runtime.inspection import Inspection
 from specx.runtime.memory import MemoryNeeded
+from specx.runtime.trimming import Trimmed
 from specx_backends.files import check_file, describe_file
 from specx_backends.gguf_inspection import inspect_header
 from specx_backends.llamacpp_header import check_header, is_odd
@@ -33,6 +34,7 @@ from specx_backends.llamacpp_loading import (
 )
 from specx_backends.llamacpp_memory import cache_needed
 from specx_backends.llamacpp_tokenizer import LlamaCppTokenizer
+from specx_backends.llamacpp_trimming import trim_file
 from specx_backends.rewinding import Ids, RewindingModel, Rows
 
 __all__ = ["LlamaCppFactory", "LlamaCppModel", "backend"]
@@ -84,6 +86,12 @@ class LlamaCppFactory:
             return found
         remark = "it is a rare kind of file, which llama.cpp may not survive; --load tries it"
         return replace(found, remarks=[*found.remarks, remark])
+
+    def trim(self, model: str, keep: int, texts: Iterable[str] | None) -> Trimmed:
+        """The GGUF file at the path `model` with fewer vocabulary entries."""
+        lib = library()
+        LOG.start(verbose=False)
+        return trim_file(lib, Path(check_model_name(model)), keep, texts)
 
     def about(self) -> Mapping[str, object]:
         """Versions, build flags and devices; loads no model."""

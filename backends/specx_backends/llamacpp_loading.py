@@ -110,8 +110,10 @@ def check_options(options: LoadOptions) -> None:
             raise OptionError(f"{name} '{value}' is unknown; known: {', '.join(CACHE_TYPES)}, bf16")
 
 
-def load_weights(lib: Any, path: Path, options: LoadOptions) -> Weights:
-    """Load the file's tensors, offloaded as `options` say."""
+def load_weights(
+    lib: Any, path: Path, options: LoadOptions, *, vocab_only: bool = False
+) -> Weights:
+    """Load the file's tensors, offloaded as `options` say, or its tokenizer alone."""
     check_file(path)
     header = check_header(path)
     if is_odd(header):
@@ -119,6 +121,7 @@ def load_weights(lib: Any, path: Path, options: LoadOptions) -> Weights:
     progress = _Progress(options.progress)
     params = lib.llama_model_default_params()
     params.n_gpu_layers = gpu_layers(lib, options.n_gpu_layers)
+    params.vocab_only = vocab_only
     params.progress_callback = callback = lib.llama_progress_callback(progress)
     pointer = lib.llama_model_load_from_file(os.fsencode(path), params)
     del callback  # referenced up to here: llama.cpp calls it while it loads, and not later

@@ -28,6 +28,7 @@ COMMANDS = {
     "profiles": "List or remove the costs that specx tune saved.",
     "compare": "Separate the algorithm's effect from the runtime's: one pair on two systems.",
     "report": "Show the contents of traces.",
+    "trim": "Make a drafter smaller, with fewer vocabulary entries.",
     "verify": "Prove the rules exact, and test a pair of models.",
     "models": "List the models that have a name, and those on this machine.",
     "pull": "Download models by name.",

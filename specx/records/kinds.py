@@ -22,6 +22,7 @@ BEGINNINGS = {
     "comparison": rb'\{\s*"specx_compare"\s*:|A is [^\n]+, B is [^\n]+; gamma \d+\.\n',
     "chat": rb'\{\s*"specx_chat"\s*:',
     "report": rb"\s*<!doctype html>.{,2000}<title>specx report",
+    "trimmed model": rb"GGUF.{28}specx\.trim\.",
     "study": rb'\{\s*"n_tokens"\s*:\s*\d+\s*,\s*"n_prompts"\s*:'
     rb"|prompt,kind,position,accepted,overlap,|\s*<!doctype html>.{,2000}<title>specx study",
 }

@@ -306,6 +306,8 @@ class BackendFactory(Protocol):
         None if it lies elsewhere or its size cannot be told. Loads no model.
     ``inspect(model: str, options: LoadOptions) -> specx.runtime.inspection.Inspection``
         What the model's files say of it, for ``specx check``. Loads no weights.
+    ``trim(model: str, keep: int, texts: Iterable[str] | None) -> specx.runtime.trimming.Trimmed``
+        The model with fewer vocabulary entries, for ``specx trim``. Loads no weights.
     """
 
     name: str
