@@ -158,7 +158,8 @@ def test_kill_9_of_a_client_in_mid_stream(small: Running) -> None:
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=["SIGTERM", "SIGINT"])
 def test_a_signal_ends_open_streams_properly(small: Running, number: int) -> None:
     with begin(small) as streaming, queue_up(small, "a") as waiting:
-        while not metric(small, "specx_requests_waiting"):  # a connection that nobody took yet would be reset
+        # A connection that nobody took yet would be reset.
+        while not metric(small, "specx_requests_waiting"):
             time.sleep(0.01)
         small.process.send_signal(number)
         stream = streaming.receive(10**9)
