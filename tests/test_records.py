@@ -60,7 +60,7 @@ PROMPTS = ('{"id": "a", "kind": "k|1", "prompt": "one"}', '{"prompt": "one two",
     [
         p
         for p in sorted(DOCS.glob("*.json"))
-        if not p.name.startswith(("auto", "busy", "parts", "peers"))
+        if not p.name.startswith(("auto", "busy", "parts", "peers", "server"))
     ],
 )
 def test_every_committed_record_is_read(path: Path, capsys: pytest.CaptureFixture[str]) -> None:

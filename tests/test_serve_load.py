@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -126,14 +127,16 @@ def test_a_disconnect_stops_the_work_within_a_round(small: Running) -> None:
     assert predicted(small) < 2000
 
 
-def predicted(server: Running) -> float:
-    """Tokens that the server has generated, by its own count."""
+def metric(server: Running, name: str) -> float:
+    """A figure of the server's own."""
     lines = server.ask("GET", "/metrics").body.decode().splitlines()
-    (value,) = (line.split()[1] for line in lines if line.startswith(TOKENS))
+    (value,) = (line.split()[1] for line in lines if line.startswith(name + " "))
     return float(value)
 
 
-TOKENS = "specx_tokens_total "
+def predicted(server: Running) -> float:
+    """Tokens that the server has generated, by its own count."""
+    return metric(server, "specx_tokens_total")
 
 
 def test_kill_9_of_a_client_in_mid_stream(small: Running) -> None:
@@ -155,6 +158,9 @@ def test_kill_9_of_a_client_in_mid_stream(small: Running) -> None:
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=["SIGTERM", "SIGINT"])
 def test_a_signal_ends_open_streams_properly(small: Running, number: int) -> None:
     with begin(small) as streaming, queue_up(small, "a") as waiting:
+        # A connection that nobody took yet would be reset.
+        while not metric(small, "specx_requests_waiting"):
+            time.sleep(0.01)
         small.process.send_signal(number)
         stream = streaming.receive(10**9)
         refused = waiting.answer()

@@ -113,8 +113,8 @@ def test_a_prompt_with_an_id_that_the_verifier_lacks_is_refused(wrong: int) -> N
 
 def test_an_id_that_only_the_drafter_lacks_may_stand_in_a_prompt() -> None:
     pair = Pair(control("<end>", extra=("c",)), control("<end>"))
-    Session(pair).generate([0, 3, 1], max_tokens=1)
-    assert [model.n_past for model in pair.models] == [3, 2]
+    Session(pair).generate([0, 3, 1], gamma=1, max_tokens=2)
+    assert all(model.n_past >= 3 for model in pair.models)
 
 
 # The distribution of the text, enumerated
