@@ -30,9 +30,9 @@ COMMANDS = {
     "report": "Show the contents of traces.",
     "trim": "Make a drafter smaller, with fewer vocabulary entries.",
     "verify": "Prove the rules exact, and test a pair of models.",
-    "models": "List the models that have a name, and those on this machine.",
-    "pull": "Download models by name.",
-    "completion": "Print the script that completes specx in a shell.",
+    "models": "List the models that have a name, and which are on this machine.",
+    "pull": "Download models, and print where they are.",
+    "completion": "Print the script that completes specx in a SHELL.",
 }
 """Commands by module, with the line of help that is shown without importing the module."""
 CLOSED_PIPE, USAGE = 1, 2

@@ -36,7 +36,7 @@ Your own names go into aliases.toml in the folder for configuration, one per lin
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object, nothing else.")
 def models(scans: bool, as_json: bool) -> None:
-    """List the models that have a name, and which of them are on this machine.
+    """List the models that have a name, and which are on this machine.
 
     A name goes wherever a model does: specx run -m NAME. specx pull NAME downloads it.
     """
